@@ -80,7 +80,7 @@ def _check_limit(library, label, budget, inputs, expected, limit, threads) -> di
 
 
 def problems(result: dict) -> list[str]:
-    """What is out of bounds in the result of one network."""
+    """The violated bounds of one network's result."""
     if "failure" in result:
         return [result["failure"]]
     found = []

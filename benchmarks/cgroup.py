@@ -1,4 +1,4 @@
-"""A memory control group around one process: the operating system's own word on how much it needs."""
+"""A memory control group around one process: the operating system's own count of its memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MemoryGroup:
 
     @property
     def prefix(self) -> list[str]:
-        """A command that moves itself into the group and becomes the command behind it."""
+        """A command that moves itself into the group and becomes the command that follows."""
         return ["sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', str(self.folder)]
 
     def facts(self) -> dict[str, int]:
@@ -48,7 +48,7 @@ class MemoryGroup:
         }
 
     def anonymous_nbytes(self) -> int:
-        """Bytes of its processes that no file stands behind."""
+        """Anonymous bytes of its processes."""
         return self._table("memory.stat")["total_rss" if self.is_v1 else "anon"]
 
     def _read(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""flexcomp beside ncnn, ONNX Runtime, MNN and OpenVINO: latency, memory, and time to the first output.
+"""flexcomp next to ncnn, ONNX Runtime, MNN and OpenVINO: latency, memory, and time to the first output.
 
     python -m benchmarks.compare                                      # all networks, one and two threads
     python -m benchmarks.compare resnet50 gpt2 --threads 1 --rounds 3

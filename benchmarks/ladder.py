@@ -8,8 +8,8 @@
 wants a quiet machine, runs all their rungs. A storage is `disk` (where DIR lies, O_DIRECT), a number (that disk slowed
 down to so many bytes per second), or `tmpfs` (/dev/shm, or the folder given by --tmpfs). A tmpfs with huge pages, as by
 `mount -t tmpfs -o huge=always,size=4g tmpfs /mnt/fast`, copies three times as fast. Plans are made for the rates given
-by --rates, in bytes per second and seconds per load, or else for what a build finds that is told nothing. `--at` is one budget,
-as `flexcomp run` takes it, that is planned for exactly and measured alone: `25%` of everything resident, or bytes.
+by --rates, in bytes per second and seconds per load, or else for rates that a default build measures. `--at` is one budget,
+as for `flexcomp run`, that is planned for exactly and measured alone: `25%` of everything resident, or bytes.
 
 *Computing* is the measured latency of the rung's own kernels with everything resident; *bandwidth* is what the storage
 gives to the runtime's loader, alone, reading in order, measured in the same process as the rung. Predictions are
@@ -18,8 +18,8 @@ no plan of the rung's kernels falls below, with the same times (`plan.latency_bo
 cannot be read ahead where memory is short.
 
 Everything runs in turns: all rungs a few inferences each, profiled and measured, and all over again. Slow seconds of a machine
-that others use then strike all of them. What is compared, latency and bound, or two strategies, is compared within every
-turn, and of the turns the median counts.
+that others use then strike all of them. Latency and bound, or two strategies, are compared within every
+turn, and the median of the turns counts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from flexcomp.report.replanned import bound_s
 from flexcomp.runtime.budget import parse_budget
 
 STRATEGIES = ("best", "flexnn", "swapnet")
-NEAR = 1.08  # of the bound: as good as it
+NEAR = 1.08  # of the bound: counts as equal
 YARDSTICK = "resident"  # the library with everything resident, one rung for each set of kernels
 
 
@@ -71,8 +71,8 @@ class Point:
     bytes_read: int
     # of each turn
     turns_ms: tuple[float, ...]  # the median latency
-    alone_ms: tuple[float, ...]  # of the same kernels with everything resident; empty if they were not run alone
-    fastest_ms: tuple[float, ...]  # of the fastest; empty but at a budget that was asked for
+    alone_ms: tuple[float, ...]  # of the same kernels with everything resident; empty if not run alone
+    fastest_ms: tuple[float, ...]  # of the fastest; empty but at a requested budget
     bandwidths: tuple[float, ...]  # bytes per second
 
     @property
@@ -109,7 +109,7 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Of the prediction, as a part of what was measured."""
+        """Of the prediction, as a part of the measured latency."""
         return self.predicted_ms / self.measured_ms - 1
 
     def part_of(self, other: Point) -> float:
@@ -155,7 +155,7 @@ def measure(
     budgets: int | None = None,
     at: str | None = None,
 ) -> Iterator[Point]:
-    """Run every rung of what `build` wrote, or about as many as `budgets`, or the one `at` a budget, for so many seconds each.
+    """Run every rung of `build`'s libraries, or about as many as `budgets`, or the one `at` a budget, for so many seconds each.
 
     The first strategy is profiled, and its kernels run alone.
     """
@@ -181,7 +181,7 @@ def measure(
 
 
 def _points(turns: Turns, storage: str, profile: DeviceProfile, threads: int) -> Iterator[Point]:
-    """What was measured, and what the profile predicts."""
+    """Measured latencies, and predictions of the profile."""
     first = turns.libraries[turns.first]
     predictions = {
         strategy: prediction_of(library.program, profile, threads) for strategy, library in turns.libraries.items()
@@ -230,7 +230,7 @@ def add_row(table: Table, point: Point) -> None:
 
 
 def conclude(points: Sequence[Point]) -> None:
-    """What the table comes to."""
+    """The conclusions of the table."""
     for storage in dict.fromkeys(point.storage for point in points):
         here = [point for point in points if point.storage == storage]
         mine = {point.budget_bytes: point for point in here if point.strategy == "best"}

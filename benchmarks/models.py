@@ -26,7 +26,7 @@ from flexcomp.demo import zoo
 
 @dataclass(frozen=True)
 class Network:
-    """A model, the shapes to build it with, and inputs to run it on."""
+    """A model, the shapes to build it with, and inputs to run on."""
 
     name: str
     model: onnx.ModelProto
@@ -40,7 +40,7 @@ MAKERS = {**ARCHITECTURES, **STRANGERS, **COLD, **RECURRENT, **SEGMENTATION}
 GROUPS = {
     "zoo": zoo.NAMES,  # graphs of the onnx package
     "exported": tuple(ARCHITECTURES),  # graphs of benchmarks/networks/architectures.py
-    "strangers": tuple(STRANGERS),  # of the files beside it; no kernel was tuned for these
+    "strangers": tuple(STRANGERS),  # of the files next to that one; no kernel was tuned for these
     "nnv12": tuple(COLD),  # those of NNV12's that are not in another group
     "recurrent": tuple(RECURRENT),  # NNV12's CRNN-lite, and others with memory
     "quantised": tuple(QUANTISED),  # by ONNX Runtime's quantiser, to 8 bits

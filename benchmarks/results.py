@@ -36,7 +36,7 @@ class Table:
     rows: list[list] = field(default_factory=list)
 
     def add(self, *cells: object) -> None:
-        """Add a row, and print it, after the head if it is the first. A cell is a number, text, or None for none."""
+        """Add a row, and print it, after the head if this is the first. A cell is a number, text, or None for none."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
         self.rows.append([cell.item() if isinstance(cell, np.generic) else cell for cell in cells])
@@ -59,7 +59,7 @@ def _cell(cell: object, form: str) -> str:
 
 @dataclass(frozen=True)
 class Results:
-    """The conditions of a run, noted when it begins."""
+    """The conditions of a run, noted at its beginning."""
 
     command: str
     date: str
@@ -111,7 +111,7 @@ def idle_share(seconds: float = 0.5) -> float:
 
 
 def markdown(path: Path) -> str:
-    """The tables of a JSON file, and a line that says where, when and how they were measured."""
+    """The tables of a JSON file, and a line with machine, date and command."""
     found = json.loads(path.read_text())
     on = "{cores} cores of {processor}".format(**found["machine"])
     tables = [Table(one["columns"], one["title"], one["rows"]).markdown() for one in found["tables"]]
@@ -119,7 +119,7 @@ def markdown(path: Path) -> str:
 
 
 def renewed(page: Path) -> str:
-    """A page of Markdown with its tables made of the JSON files that it names."""
+    """A page of Markdown with its tables made of the named JSON files."""
     return _BLOCK.sub(lambda block: f"{block[1]}{markdown(page.parent / block[2])}\n{block[3]}", page.read_text())
 
 

@@ -1,4 +1,4 @@
-"""The storages that benchmarks plan for: how fast they are."""
+"""The storages that benchmarks plan for, and their rates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Medium:
     cached: float = 1.0  # as plan.Storage.cached
 
     def storage(self, wake_s: float, disturbance: float) -> Storage:
-        """As planners know it. A device serves its queue with hardly a pause: there overhead is the latency of the first load."""
+        """For planners. A device serves its queue with hardly a pause: there overhead is the latency of the first load."""
         once = self.overhead_s
         overhead, latency = (once, 0.0) if self.name == "tmpfs" else (guessed_overhead_s(once), once)
         return Storage(self.bandwidth, overhead, wake_s, disturbance, self.cache, self.together, latency, self.cached)
@@ -58,7 +58,7 @@ def media(names: Sequence[str], folder: Path, rates: str = "", tmpfs: Path = TMP
 
 
 def _measured(name: str, folder: Path) -> Medium:
-    if name != "tmpfs":  # what a default build plans for
+    if name != "tmpfs":  # as in a default build
         found, _ = probed_profile(folder, resolve_target("native"))
         limit = float("inf") if name == "disk" else float(name)
         return Medium(name, min(found.storage_bytes_per_s, limit), found.load_latency_s)

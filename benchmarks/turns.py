@@ -1,7 +1,7 @@
 """All rungs of a network's libraries, run in turns: a few inferences of each, and all over again.
 
 Slow seconds of a machine that others use then strike all of them, and the runs that are profiled. The libraries are open
-in one process, and at every rung they take turns within the second.
+in one process, and take turns within the second at every rung.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Compiled:
         self.program = decode_program(read_program(path))
 
     def kernels(self, rung: Rung) -> tuple[str, ...]:
-        """What a rung computes, whichever library it is of."""
+        """The layers of a rung, in any library."""
         return tuple(self.program.layers[layer].name for layer in rung.order)
 
     def traces(self, rung: Rung, seconds: float, **options) -> Traces:
@@ -64,12 +64,12 @@ class Contender:
         self.inputs = {port.name: _input(random, port) for port in self.session.inputs}
 
     def prepare(self, rung: Rung) -> None:
-        """Read what a rung keeps between inferences."""
+        """Read the weights that a rung keeps between inferences."""
         self.session.set_budget(rung.budget)
         self.session.run(self.inputs)
 
     def take(self, inferences: int) -> Turn:
-        """So many, after one that finds the caches as another library left them, and what could be read ahead meanwhile."""
+        """So many inferences, after one for the caches, which another library used, and for loads that were read ahead."""
         ends = []
         for _ in range(1 + inferences):
             self.session.run(self.inputs)
@@ -127,7 +127,7 @@ class Turns:
             kept = evenly([rung.budget for rung in libraries[self.first].program.rungs], budgets)
             self.rungs = {budget: rungs for budget, rungs in self.rungs.items() if budget in kept}
         self.contenders = {strategy: Contender(library, options) for strategy, library in libraries.items()}
-        # it has read everything before it is timed
+        # everything is read before timing
         self.yardsticks = {ALONE: None} | ({FASTEST: min(self.alone.values(), key=lambda rung: rung.seconds)} if at else {})
         for name in self.yardsticks:
             self.contenders[name] = Contender(resident, options | {"read_bandwidth": None})

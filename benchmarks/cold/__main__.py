@@ -1,17 +1,17 @@
-"""Cold starts: flexcomp beside ncnn, MNN, ONNX Runtime and OpenVINO, from the start of a process to the first output.
+"""Cold starts: flexcomp next to ncnn, MNN, ONNX Runtime and OpenVINO, from the start of a process to the first output.
 
     python -m benchmarks.cold DIR --prepare           # build and convert, which takes long and can be done before
     python -m benchmarks.cold DIR                     # all networks, one and two threads, ten rounds; wants a quiet machine
-    python -m benchmarks.cold DIR --show              # only print what was measured
+    python -m benchmarks.cold DIR --show              # only print the records
 
 Models lie in DIR and are out of the page cache when a process starts, which is verified; libraries are in memory, for all alike,
 and memory that a start takes was touched the moment before, or a virtual machine would have to ask its host for it.
-Ours is `flexcomp-run`, from before it is started until its output is written and reported; of peers Python is running and
-everything imported. Who has a cache on disk starts with it and without, once, and goes on as it was faster: MNN's cache file,
-OpenVINO's CACHE_DIR, ONNX Runtime's optimised model with packed weights; ncnn has none. All take turns, outputs are compared
+Ours is `flexcomp-run`, from before its start until its output is written and reported; of peers Python is running and
+everything imported. An engine with a cache on disk starts with and without the cache, once, and goes on in the faster way:
+MNN's cache file, OpenVINO's CACHE_DIR, ONNX Runtime's optimised model with packed weights; ncnn has none. All take turns, outputs are compared
 with ONNX Runtime's. The bound is the time to read the weights, in one form and at the bandwidth that our loader had in the same
 round, or the fastest computing of that round, and 15 ms for a process. Every start is a line of
-DIR/records-SOURCES.jsonl at once, so a run that was cut off goes on where it was; another compiler or other networks have a file
+DIR/records-SOURCES.jsonl at once, so a run that was cut off goes on; another compiler or other networks have a file
 of their own.
 """
 
@@ -66,7 +66,7 @@ def report(written: Results, networks: list[Network], path: Path) -> None:
 
 
 def main() -> int:
-    """Measure, and print what there is; the status is 1 if an output of ours is wrong or missing."""
+    """Measure, and print all records; the status is 1 if an output of ours is wrong or missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dir", type=Path, help="a folder on the disk to start from; what is built stays there")
     parser.add_argument("--prepare", action="store_true", help="only build and convert what is not there yet")

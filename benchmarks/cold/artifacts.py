@@ -1,4 +1,4 @@
-"""What flexcomp makes of a network, in folders whose names say of what: a later run finds them."""
+"""Artifacts of a network, in folders named after their inputs: a later run finds them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Built:
     """An artifact on a disk."""
 
     library: Path
-    build_s: float  # with what the cache of kernels had
+    build_s: float  # with kernels from the cache
     plan_s: float  # of that, until all plans were made; kernels are compiled meanwhile
     library_nbytes: int
     weights_nbytes: int
 
     @property
     def files(self) -> tuple[Path, Path]:
-        """What the page cache is to forget."""
+        """The files that the page cache shall forget."""
         return self.library, self.library.with_suffix(".weights")
 
 
@@ -87,5 +87,5 @@ class _Clock:
 
 @cache
 def _profile(folder: Path) -> DeviceProfile:
-    """Of this machine and the disk of a folder, as builds of users find it."""
+    """Of this machine and the disk of a folder, as in builds of users."""
     return probed_profile(folder, resolve_target("native"))[0]

@@ -1,8 +1,8 @@
 """Who starts cold, and how one start of each is measured.
 
-Our process is `flexcomp-run` as on a device: its time begins before it is started and ends when its report arrives, after the
-output has been written. A peer's begins when its process has imported all that it needs (benchmarks/peers/starting.py), which
-is to its advantage. Code is in memory: only models are out of the page cache, ours with their machine code.
+Our process is `flexcomp-run` as on a device: its time begins before its start and ends when its report arrives, after the
+output has been written. A peer's time begins when its process has imported everything (benchmarks/peers/starting.py), to its
+advantage. Code is in memory: only models are out of the page cache, ours with their machine code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DEFAULT = Recipe()
 
 @dataclass(frozen=True)
 class Ours:
-    """An artifact of ours and how it is run."""
+    """An artifact of ours and its way to run."""
 
     name: str
     recipe: Recipe = _DEFAULT
@@ -48,7 +48,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Peer:
-    """An engine, maybe with what it keeps to start sooner."""
+    """An engine, maybe with its cache."""
 
     engine: str
     cached: bool = False

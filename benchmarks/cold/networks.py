@@ -60,7 +60,7 @@ class Published:
 
     parameters: float  # millions
     model_mb: float
-    overhead_mb: float  # of cached weights, beside the model
+    overhead_mb: float  # of cached weights, besides the model
     plan_s: float  # on a Meizu 16T
 
 

@@ -1,4 +1,4 @@
-"""The files of one network: its model, inputs, artifacts of ours and what engines converted it to."""
+"""The files of one network: its model, inputs, artifacts of ours and the engines' conversions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODELS = ("benchmarks/networks", "benchmarks/models.py", "flexcomp/demo/zoo.py")
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a network without loading it."""
+    """Facts of a network, without loading the model."""
 
     parameters: int
     raw_nbytes: int  # of its weights in float32
@@ -30,14 +30,14 @@ class Facts:
 
 @dataclass(frozen=True)
 class Place:
-    """A folder inside another, whose name says what the network was made of."""
+    """A folder inside another, named after the inputs of the network."""
 
     name: str  # of the network
     folder: Path
 
     @classmethod
     def of(cls, name: str, folder: Path) -> Place:
-        """The place of a network in `folder`, made if it is not there."""
+        """The place of a network in `folder`, made if missing."""
         place = cls(name, folder.resolve() / f"{name}-{digest(MODELS, ROOT)}")
         if not place._facts.exists():
             for outdated in folder.glob(f"{name}-????????????"):
@@ -56,7 +56,7 @@ class Place:
         return {name: self.folder / f"input{index}.npy" for index, name in enumerate(self.facts.inputs)}
 
     def workplace(self, threads: int) -> Workplace:
-        """As the engines know it."""
+        """The network for the engines."""
         return Workplace(self.folder, threads)
 
     @property

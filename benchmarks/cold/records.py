@@ -1,4 +1,4 @@
-"""Every start that was measured, a line of JSON each, written when it is known: a run that was cut off goes on where it was."""
+"""Every start that was measured, a line of JSON each, written at once: a run that was cut off goes on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-Record = dict  # what a start is known by, and what is known of it
+Record = dict  # the key of a start, and its measurements
 KEY = ("network", "threads", "contender", "round")
 
 

@@ -1,4 +1,4 @@
-"""What something was made of, in twelve letters."""
+"""A hash of inputs, in twelve letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all starts together say: medians, ratios within rounds, and distances from what is possible."""
+"""Statistics of all starts: medians, ratios within rounds, and distances from the bound."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Network:
 
     @property
     def over_warm(self) -> float | None:
-        """The steady inference behind a cold start over that behind a warm one."""
+        """The steady inference behind a cold start over that after a warm one."""
         return self.times[OURS].steady / self.times[WARM].steady if {OURS, WARM} <= self.times.keys() else None
 
     @property
@@ -104,7 +104,7 @@ def _network(name: str, threads: int, found: Sequence[Record]) -> Network:
 
 
 def _without_slower_forms(found: dict[str, list[Record]]) -> dict[str, list[Record]]:
-    """Engines with their cache or without, as they go on after the first round: as they were faster there."""
+    """Engines with their cache or without, as after the first round: in the faster way."""
     kept: dict[str, str] = {}
     for name in sorted(found, key=lambda name: found[name][0]["first_ms"]):
         kept.setdefault(name.removesuffix(" cached"), name)
@@ -124,6 +124,6 @@ def _times(rounds: Sequence[Record]) -> Times:
 
 
 def _bound_ms(fact: Record, record: Record, computing_ms: float) -> float:
-    """Reading or computing, what takes longer, and the start of a process. Read is what the weights take in one form."""
+    """The longer of reading and computing, and the start of a process. Read are the weights in one form."""
     stored = min(fact["raw_nbytes"], fact["weights_nbytes"])
     return max(1e3 * stored / record["bandwidth"], computing_ms) + START_MS

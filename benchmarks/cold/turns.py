@@ -41,7 +41,7 @@ class Turns:
         self._reference: list[np.ndarray] = []
 
     def prepare(self, say: Say) -> None:
-        """Convert and build what is not there yet; who cannot do it takes no part, and is recorded with the reason."""
+        """Convert and build missing files; an engine that fails takes no part, and is recorded with the reason."""
         for contender in dict.fromkeys([REFERENCE, *self.contenders]):
             try:
                 if isinstance(contender, Peer):
@@ -75,7 +75,7 @@ class Turns:
                 self._record(contender, number, figures | asdict(conditions))
 
     def _turn(self, number: int) -> list[Contender]:
-        """Who has yet to start in a round. After the first, engines go on with their cache or without: as they were faster."""
+        """Contenders that have yet to start in a round. After the first, engines take the faster way, with or without cache."""
         first = {contender: self.records.get(self._key(contender, 0)) or {} for contender in self.contenders}
         able = [one for one in self.contenders if one not in self._unable and "failure" not in first[one]]
         if number:
@@ -117,7 +117,7 @@ class Turns:
         return computing_ms(self.built[self._first], self.threads, self.seconds)
 
     def _expected(self) -> list[np.ndarray]:
-        """What the reference answers, in this run."""
+        """The answer of the reference, in this run."""
         if not self._reference:
             with ExitStack() as stack:
                 self._reference = self._waiting(stack, REFERENCE).go().outputs

@@ -32,7 +32,7 @@ COLUMNS = {"network": "", "model, MB": ",.0f", "processor, s": ".1f", "memory, M
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command needed, with all processes that it started."""
+    """Resources of a command, with all processes that it started."""
 
     seconds: float
     nbytes: int
@@ -40,7 +40,7 @@ class Cost:
     said: str  # the last line on stderr
 
     def excess(self, model_nbytes: int) -> list[str]:
-        """Which bounds of a build it exceeds."""
+        """The exceeded bounds of a build."""
         over = [f"above {MOST_S:.0f} s"] if self.seconds > MOST_S else []
         most = MOST_TIMES * model_nbytes + MOST_BYTES
         return over + ([f"above {most / 1e6:,.0f} MB"] if self.nbytes > most else [])
@@ -67,7 +67,7 @@ def cost_of(command: Sequence[str]) -> Cost:
 def _tree_nbytes(process: int) -> int:
     """Bytes of a process and its descendants; a page of several counts once."""
     total = 0
-    with suppress(OSError):  # it ended
+    with suppress(OSError):  # the process ended
         rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
         total = sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
         for task in Path(f"/proc/{process}/task").iterdir():
@@ -76,7 +76,7 @@ def _tree_nbytes(process: int) -> int:
 
 
 def built(name: str, folder: Path) -> tuple[int, Cost]:
-    """Bytes of a model, and what its build needs. Raises SystemExit if the model cannot be made."""
+    """Bytes of a model, and the resources of its build. Raises SystemExit if the model cannot be made."""
     path, shapes = folder / "model.onnx", []
     if name in models.NAMES:
         make = [sys.executable, "-m", "benchmarks.models", name, "-o", str(path)]  # its memory is not ours

@@ -1,12 +1,12 @@
-"""Greedy decoding with GPT-2: time to the first token, and tokens per second behind it, over budgets; beside ONNX Runtime.
+"""Greedy decoding with GPT-2: time to the first token, and tokens per second after that, over budgets; next to ONNX Runtime.
 
     python -m benchmarks.lab.decode [--prompt 64] [--tokens 64] [--budgets all 0.5 0.25 0.1 0.05] [--read-bandwidth 257e6]
     python -m benchmarks.lab.decode --layers 2 --width 128 --heads 4 --vocabulary 1000          # a small one, in seconds
 
-The prompt is one inference of a network for so many tokens, and every token behind it one of a network for a single one, which
+The prompt is one inference of a network for so many tokens, and every later token one of a network for a single one, which
 goes on with the state of the first: caches of keys and values for prompt and answer, neither given nor returned.
-Each is open alone, within the budget, when its time is taken; `first` counts from the prompt in an open session to the first
-token. ONNX Runtime has the same caches, each bound as input and output, so that it writes in place. Weights are drawn from a
+Each is open alone, within the budget, while timed; `first` counts from the prompt in an open session to the first
+token. ONNX Runtime has the same caches, each bound as input and output, so that writes are in place. Weights are drawn from a
 seed: the time is that of trained ones. With `--weights int8` ONNX Runtime computes in float32 as well, with the values that
 weights have in 8 bits: the same function. The exit status is 1 if any budget gives other tokens than ONNX Runtime.
 """
@@ -38,11 +38,11 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Decoded:
-    """What one decoder did."""
+    """The times of one decoder."""
 
     tokens: tuple[int, ...]
     first_s: float  # until the first token
-    later_s: float  # the median of those behind it
+    later_s: float  # the median of later ones
     read_nbytes: int = 0  # in the last step
     budget: int | None = None  # bytes; of the network for single tokens
 
@@ -78,7 +78,7 @@ def by_onnxruntime(models: list[bytes], sizes: Sizes, prompt: np.ndarray, count:
 
 
 def rounded(model: onnx.ModelProto, dtype: str | None) -> onnx.ModelProto:
-    """The network with the values that weights have where they are kept in `dtype`: of products, and of tables from 1 MiB on."""
+    """The network with the values of weights kept in `dtype`: of products, and of tables from 1 MiB on."""
     if dtype in (None, "float32"):
         return model
     result = onnx.ModelProto()

@@ -4,7 +4,7 @@
     python -m benchmarks.lab.pooling deadlines a.so b.so c.so [--seconds 30]
 
 `lanes`: inferences a second by two lanes and by one. `deadlines`: requests at even times and in bursts, 70 % and 150 %
-of what the plan predicts that one lane can do; how many that were admitted end too late, and how long the longest took.
+of the predicted rate of one lane; how many admitted ones end too late, and how long the longest took.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def deadlines(libraries: Sequence[Path], seconds: float) -> bool:
         for library in libraries:
             pool.add(library.stem, library)
         inputs = {name: example(pool.inputs(name)) for name in pool.models}
-        for name in pool.models:  # what a lane takes more than is predicted, the pool learns
+        for name in pool.models:  # the pool learns the time beyond predictions
             for _ in range(9):
                 pool.run(name, inputs[name])
         plan = pool.plan().models
@@ -100,8 +100,8 @@ def deadlines(libraries: Sequence[Path], seconds: float) -> bool:
 
 
 def _offer(pool: flexcomp.Pool, inputs: dict, periods: dict[str, float], burst: int, load: float, seconds: float) -> bool:
-    """So many requests of every model at once, at even times; whether those that were admitted ended in time, or at all."""
-    parts: list[float] = []  # of its deadline that each took; infinite if it was dropped
+    """So many requests of every model at once, at even times; whether admitted ones ended in time, or at all."""
+    parts: list[float] = []  # of its deadline that each took; infinite for dropped ones
 
     def note(future: flexcomp.runtime.PoolFuture, name: str, asked: float) -> None:
         parts.append((time.perf_counter() - asked) / periods[name] if future.exception() is None else math.inf)

@@ -1,4 +1,4 @@
-"""What networks store, next to their initialisers: is each weight in the file, and in memory, once?
+"""Stored bytes of networks, next to their initialisers: is each weight in the file, and in memory, once?
 
     python -m benchmarks.lab.stored [NETWORK, GROUP or FILE.onnx …]
 

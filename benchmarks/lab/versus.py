@@ -68,7 +68,7 @@ class Contender:
 
 
 def budget_in_bytes(percent: float, sizes: Sequence[Mapping[str, int]]) -> int:
-    """What each of the libraries of these sizes can have, and the one that needs more needs."""
+    """Budgets that each of the libraries of these sizes can have, at least that of the larger one."""
     return max(max(one["smallest"], round(percent / 100 * one["resident"])) for one in sizes)
 
 

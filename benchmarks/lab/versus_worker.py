@@ -1,4 +1,4 @@
-"""A process of `benchmarks.lab.versus`, for the environment of any checkout: of flexcomp it imports only the runtime.
+"""A process of `benchmarks.lab.versus`, for the environment of any checkout: only the runtime of flexcomp is imported.
 
     python versus_worker.py LIBRARY BYTES_PER_SECOND
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def serve(library: Path, bandwidth: float | None) -> None:
-    """Say how much memory it takes, and run in as much as the first line of standard input says, as often as each further one."""
+    """Print the memory for everything resident; run in the budget of standard input's first line, as often as each later one says."""
     import flexcomp
 
     random = np.random.default_rng(0)

@@ -62,7 +62,7 @@ def mobilenet_v2(seed: int = 0) -> onnx.ModelProto:
 
 
 def mobilenet_v2_features(g: Graph, x: str) -> tuple[str, str]:
-    """The convolutions of MobileNetV2: their result, and what the last one of stride 2 reads, expanded."""
+    """The convolutions of MobileNetV2: their result, and the expanded input of the last one of stride 2."""
     finer = ""
 
     def unit(x: str, channels: int, kernel: int = 1, stride: int = 1, groups: int = 1, gain: float = 1.0) -> str:

@@ -1,4 +1,4 @@
-"""Networks whose layers branch: groups, concatenations, encoders beside decoders.
+"""Networks whose layers branch: groups, concatenations, encoders with decoders.
 
 Each function takes a seed and returns a model from "x", a picture, to "output", as exported from PyTorch.
 """
@@ -15,7 +15,7 @@ Kernel = int | tuple[int, int]
 
 
 class Branching(Graph):
-    """A graph with what these networks share."""
+    """A graph with the common parts of these networks."""
 
     def unit(
         self, x: str, channels: int, kernel: Kernel = 1, stride: int = 1, padding: Kernel | None = None,
@@ -129,7 +129,7 @@ def inception_v3(seed: int = 0) -> onnx.ModelProto:
 
 
 def densenet121(seed: int = 0) -> onnx.ModelProto:
-    """DenseNet-121 (Huang et al. 2017): every layer reads all before it, normalised anew."""
+    """DenseNet-121 (Huang et al. 2017): every layer reads all earlier ones, normalised anew."""
     g = Branching("densenet121", seed)
 
     def normalised(x: str) -> str:

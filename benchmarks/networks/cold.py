@@ -12,7 +12,7 @@ from benchmarks.networks.branching import Branching
 from benchmarks.networks.graph import RECTIFIED_GAIN, Graph
 from benchmarks.networks.mobile import Mobile, mobilenet_v1_features
 
-VOC_PREDICTION = 5 + 20  # a box, whether there is something in it, and the classes of Pascal VOC
+VOC_PREDICTION = 5 + 20  # a box, whether it holds an object, and the classes of Pascal VOC
 
 
 def alexnet_torch(seed: int = 0) -> onnx.ModelProto:
@@ -63,7 +63,7 @@ def shufflenet_v1(seed: int = 0) -> onnx.ModelProto:
         return g.reshape(g.op("Transpose", rows, perm=[0, 2, 1, 3, 4]), 1, channels, image, image, channels=channels)
 
     def block(x: str, channels: int, image: int, first: bool) -> str:
-        """Of `image` pixels' width; the first of a stage halves that, and its pooled input is part of what it gives."""
+        """Of `image` pixels' width; the first of a stage halves that, and its pooled input is part of its output."""
         given = g.channels[x]
         made = channels - given if first else channels
         grouped = given > 24  # all but the first of all
@@ -82,7 +82,7 @@ def shufflenet_v1(seed: int = 0) -> onnx.ModelProto:
 
 
 def mobilenet_v2_yolov3(seed: int = 0) -> onnx.ModelProto:
-    """MobileNetV2-YOLOv3 as ncnn measures it: two scales of three boxes each, made by separable convolutions."""
+    """ncnn's MobileNetV2-YOLOv3: two scales of three boxes each, made by separable convolutions."""
     g = Mobile("mobilenet_v2_yolov3", seed)
 
     def separable(x: str, channels: int) -> str:
@@ -95,7 +95,7 @@ def mobilenet_v2_yolov3(seed: int = 0) -> onnx.ModelProto:
 
 
 def mobilenet_yolo(seed: int = 0) -> onnx.ModelProto:
-    """MobileNet-YOLO as ncnn measures it: two scales of five boxes each, the finer one made by a transposed convolution."""
+    """ncnn's MobileNet-YOLO: two scales of five boxes each, the finer one made by a transposed convolution."""
     g = Mobile("mobilenet_yolo", seed)
     x = mobilenet_v1_features(g, g.input("x", (1, 3, 224, 224)))
     coarse = g.unit(g.unit(x, 256, act=g.relu), 1024, 3, act=g.relu)
@@ -117,7 +117,7 @@ def _doubled(g: Graph, x: str) -> str:
 
 
 def _predictions(g: Graph, scales: dict[int, str], boxes: int) -> onnx.ModelProto:
-    """What is predicted of each pixel, of all scales in a row; their keys are the images' widths."""
+    """The predictions for each pixel, of all scales in a row; their keys are the images' widths."""
     count = boxes * VOC_PREDICTION
     pixels = {x: image * image for image, x in scales.items()}
     parts = [g.reshape(g.conv(x, count, 1, gain=2.0), 1, count, all_of, channels=all_of) for x, all_of in pixels.items()]

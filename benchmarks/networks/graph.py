@@ -1,6 +1,6 @@
 """A small builder of ONNX graphs with seeded random weights.
 
-Weights keep the variance of what they read, and filters sum to zero per output channel, so that
+Weights keep the variance of their inputs, and filters sum to zero per output channel, so that
 deep networks neither explode nor answer alike to every input.
 """
 
@@ -130,7 +130,7 @@ class Graph:
         )  # fmt: skip
 
     def average_pool(self, x: str, kernel: int, stride: int, padding: int = 0) -> str:
-        """A square average pooling that counts what pads as zeros."""
+        """A square average pooling that counts padding as zeros."""
         return self.op(
             "AveragePool", x, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[padding] * 4, count_include_pad=1,
         )  # fmt: skip
@@ -166,7 +166,7 @@ class Graph:
         return self.op("Add", self.normal((channels,), 0.05), product, channels=channels)
 
     def reshape(self, x: str, *shape: int, channels: int | None = None) -> str:
-        """Reshape; 0 keeps an extent, -1 takes what is left."""
+        """Reshape; 0 keeps an extent, -1 takes the rest."""
         return self.op("Reshape", x, self.integers(*shape), channels=channels)
 
     # -- result ----------------------------------------------------------------------------------

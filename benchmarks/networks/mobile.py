@@ -13,12 +13,12 @@ import onnx
 from benchmarks.networks.graph import Graph
 
 CLASSES = 1000
-GAIN = 1.4  # of what reads rectified values: their mean, which depthwise filters keep, is part of what they answer
+GAIN = 1.4  # of layers that read rectified values: their mean, which depthwise filters keep, is part of the answer
 Activation = Callable[[str], str]
 
 
 class Mobile(Graph):
-    """A graph with what these networks share."""
+    """A graph with the common parts of these networks."""
 
     def silu(self, x: str) -> str:
         """x · sigmoid(x)."""
@@ -45,7 +45,7 @@ class Mobile(Graph):
         return act(y) if act else y
 
     def excite(self, x: str, squeeze: int, inner: Activation, gate: Activation) -> str:
-        """Squeeze and excitation: channels are weighed by what their averages say (Hu et al. 2018)."""
+        """Squeeze and excitation: channels are weighed by their averages (Hu et al. 2018)."""
         y = inner(self.conv(self.op("GlobalAveragePool", x), squeeze, 1))
         return self.op("Mul", x, gate(self.conv(y, self.channels[x], 1, gain=4.0)))
 

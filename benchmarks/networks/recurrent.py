@@ -26,7 +26,7 @@ class Recurrent(Graph):
     """Sequences are [steps, 1, features]."""
 
     def recurrent(self, kind: str, x: str, hidden: int, bidirectional: bool = False) -> str:
-        """A layer as PyTorch has it: the states of all steps, those of both directions side by side."""
+        """A layer as in PyTorch: the states of all steps, those of both directions side by side."""
         directions, rows = 1 + bidirectional, _GATES[kind] * hidden
         weights = self.normal((directions, rows, self.channels[x]), (1 / self.channels[x]) ** 0.5)
         again = self.normal((directions, rows, hidden), (1 / hidden) ** 0.5)

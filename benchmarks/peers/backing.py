@@ -1,4 +1,4 @@
-"""Memory that the machine has: a virtual one gets it from its host when it is touched, and gives back what has long been free."""
+"""Memory that the machine has: a virtual one gets memory from its host at the first touch, and returns long unused memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ for at in range(0, len(place), mmap.PAGESIZE):
 
 
 def back_memory(nbytes: int) -> None:
-    """Have another process touch and free so much memory: whoever starts in the next second finds it as on hardware.
+    """Have another process touch and free so much memory: processes that start in the next second find memory as on hardware.
 
     Where a host backs memory on demand, touching a gigabyte took 1.3 s the first time and 0.09 s at once again.
     """

@@ -23,12 +23,12 @@ def python_of(engine: Engine) -> Path:
 
 
 def is_ready(engine: Engine) -> bool:
-    """Whether the environment holds what the engine asks for."""
+    """Whether the environment meets the engine's requirements."""
     return not engine.requirements or (_marker(engine).is_file() and _marker(engine).read_text() == _wanted(engine))
 
 
 def prepare(engine: Engine) -> None:
-    """Make the environment of `engine` if it is not ready. Raises EnvironmentFailure."""
+    """Make the environment of `engine` unless ready. Raises EnvironmentFailure."""
     if is_ready(engine):
         return
     folder = CACHE / engine.name

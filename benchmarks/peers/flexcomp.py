@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import flexcomp
-import flexcomp.runtime.session  # what loading imports belongs to the idle process, as with the other engines
+import flexcomp.runtime.session  # imports of loading belong to the idle process, as with the other engines
 from benchmarks.peers import worker
 
 LIBRARY = "model.so"

@@ -42,14 +42,14 @@ class Workplace:
         return self.folder / "inputs.npz"
 
     def of(self, engine: Engine, cached: bool = False) -> Path:
-        """Where the engine's converted model is, with what it keeps to start sooner if `cached`."""
+        """The place of the engine's converted model, with its cache if `cached`."""
         of_threads = f"-{self.threads}" if cached or engine.converts_per_threads else ""
         return self.folder / f"{engine.name}{'-cached' * cached}{of_threads}"
 
     def convert(self, name: str, cached: bool = False) -> None:
         """Let the engine convert the model, unless it has done so. Raises EngineFailure."""
         folder = self.of(ENGINES[name], cached)
-        complete = folder / "complete"  # caches know where they were made: the folder cannot be moved when it is
+        complete = folder / "complete"  # caches hold their path: the complete folder cannot be moved
         if complete.exists():
             return
         shutil.rmtree(folder, ignore_errors=True)
@@ -81,7 +81,7 @@ class Workplace:
         return Run(said["latency_ms"], said["cold_ms"], said["memory_bytes"], error, said["version"], conditions)
 
     def command(self, name: str, task: str, *args: str | Path) -> tuple[list[str], dict[str, str]]:
-        """What starts a process of an engine, and its environment."""
+        """The command and environment of an engine's process."""
         python = python_of(ENGINES[name])
         command = [str(python), "-m", f"benchmarks.peers.{name}", task, *map(str, args)]
         command += ["--threads", str(self.threads)]
@@ -104,7 +104,7 @@ class Workplace:
 
 
 def last_words(stderr: str, code: int) -> str:
-    """Why a process says that it ended."""
+    """A process's own reason for its end."""
     return (stderr.strip().splitlines() or [f"ended with code {code}"])[-1]
 
 

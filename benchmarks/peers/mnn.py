@@ -19,7 +19,7 @@ def convert(model: Path, folder: Path, inputs: worker.Inputs, threads: int) -> N
     """Write its own format with the converter of its package."""
     converter = Path(sys.executable).with_name("mnnconvert")
     command = [converter, "-f", "ONNX", "--modelFile", model, "--MNNModel", folder / "model.mnn", "--bizCode", "bench"]
-    # Recurrent layers as such: as loops they are subgraphs, which sessions do not run.
+    # Recurrent layers as such: loops would be subgraphs, which sessions do not run.
     command.append("--useOriginRNNImpl")
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     if done.returncode or not (folder / "model.mnn").exists():

@@ -16,7 +16,7 @@ _REDUCED = ("use_fp16", "use_bf16", "use_int8")
 
 
 def convert(model: Path, folder: Path, inputs: worker.Inputs, threads: int) -> None:
-    """Write its own format with pnnx, whose program works without the Python package around it."""
+    """Write its own format with pnnx, whose program works without its Python package."""
     os.link(model, folder / "model.onnx")
     program = Path(sysconfig.get_path("purelib")) / "pnnx" / "pnnx"
     kinds = {"float32": "f32", "int64": "i64"}

@@ -19,7 +19,7 @@ _PREPACKED = {  # options of a session
 
 
 def convert(model: Path, folder: Path, inputs: worker.Inputs, threads: int) -> None:
-    """It reads ONNX files."""
+    """ONNX Runtime reads ONNX files."""
     os.link(model, folder / "model.onnx")
 
 

@@ -13,7 +13,7 @@ _CACHE = "cache"  # a folder
 
 
 def convert(model: Path, folder: Path, inputs: worker.Inputs, threads: int) -> None:
-    """Write its own format, which it maps into memory when it loads."""
+    """Write its own format, which loading maps into memory."""
     openvino.save_model(openvino.convert_model(str(model)), str(folder / "model.xml"), compress_to_fp16=False)
 
 

@@ -1,4 +1,4 @@
-"""Files out of the page cache, and proof that they are."""
+"""Files out of the page cache, with proof."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class StillCached(RuntimeError):
 
 
 def forget(folder: Path) -> None:
-    """`forget_files` of all files in `folder` and below it."""
+    """`forget_files` of all files under `folder`."""
     forget_files(path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def forget_files(paths: Iterable[Path]) -> None:
     """Drop files from the page cache, so that whoever opens them next reads them from storage. Raises StillCached.
 
-    What another process has mapped stays, as does everything on a file system in memory.
+    Pages that another process has mapped stay, as does everything on a file system in memory.
     """
     for path in paths:
         for attempt in range(_ATTEMPTS):

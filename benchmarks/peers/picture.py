@@ -35,7 +35,7 @@ def draw(results: Sequence[dict], path: Path) -> None:
 
 
 def shown(results: Sequence[dict]) -> list[dict]:
-    """Of the results of a comparison what the picture needs."""
+    """The results of a comparison for the picture."""
     return [
         {
             "network": result["network"],

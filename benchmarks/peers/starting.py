@@ -1,7 +1,7 @@
-"""Starts of engines: a process that has imported everything waits until it is told to begin.
+"""Starts of engines: a process that has imported everything waits for the word to begin.
 
-So what importing costs, which no engine here is to blame for, is in nobody's time, and engines can be imported side by side
-before they take turns.
+So the cost of importing, for which no engine here is to blame, does not count, and engines can be imported in parallel
+before the turns.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from benchmarks.peers.page_cache import forget
 
 @dataclass(frozen=True)
 class Start:
-    """What a process said; times in milliseconds."""
+    """The report of a process; times in milliseconds."""
 
-    inferences_ms: tuple[float, ...]  # the first with all that it needs, and those after it
+    inferences_ms: tuple[float, ...]  # the first with all preparations, and later ones
     outputs: list[np.ndarray]  # of the first inference
     version: str
 
@@ -38,7 +38,7 @@ class Waiting:
         command, environment = workplace.command(
             name, "start", self.folder, workplace.inputs, self._outputs, "--seconds", str(seconds)
         )
-        self._ready = ""  # what it says then
+        self._ready = ""  # its report then
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, env=environment
@@ -65,7 +65,7 @@ class Waiting:
         return Start(tuple(found["starts_ms"]), outputs, found["version"])
 
     def close(self) -> None:
-        """End the process if it has not ended."""
+        """End the process unless ended."""
         self._process.kill()
         self._process.communicate()
         self._place.cleanup()

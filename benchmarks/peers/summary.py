@@ -1,4 +1,4 @@
-"""What the measurements of several engines in turns say: medians, ratios in one round, who is right."""
+"""Statistics of several engines in turns: medians, ratios in one round, right outputs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Verdict:
 
 
 def standing(runs: Sequence[Run], reason: str = "", tolerance: float = TOLERANCE) -> Standing:
-    """Sum up the runs of one engine; `reason` says why it failed, if it did."""
+    """Sum up the runs of one engine; `reason` is that of its failure, if any."""
     if reason or not runs:
         return Standing("failed", reason or "it was not run")
     latencies = [value for run in runs for value in run.latency_ms]

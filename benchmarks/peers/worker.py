@@ -5,10 +5,10 @@
     python -m benchmarks.peers.ENGINE start FOLDER INPUTS.npz OUTPUTS.npz --threads N
 
 `start` says "ready" when everything is imported, waits for a line on stdin, and prints how long each inference took from then
-on, the first with all that it needs: {"starts_ms": [first, second, …]}. `convert --cached` also makes what the engine can keep
-to start sooner.
+on, the first with all preparations: {"starts_ms": [first, second, …]}. `convert --cached` also makes the engine's cache for
+starting sooner.
 
-`measure` prints one JSON object. Memory is the peak of the resident set over what the process took before loading, with the
+`measure` prints one JSON object. Memory is the peak of the resident set over that before loading, with the
 engine imported and the inputs in memory. Cold is the time from there to the first output.
 """
 
@@ -26,9 +26,9 @@ from pathlib import Path
 import numpy as np
 
 Inputs = Mapping[str, np.ndarray]
-Call = Callable[[], Sequence[np.ndarray]]  # one inference on the inputs it was made for; outputs in order
+Call = Callable[[], Sequence[np.ndarray]]  # one inference on fixed inputs; outputs in order
 
-LEAST = 3  # inferences timed, however long they take
+LEAST = 3  # inferences timed, of any duration
 
 
 def main(
@@ -37,10 +37,10 @@ def main(
     load: Callable[..., Call],
     cache: Callable[..., None] | None = None,
 ) -> None:
-    """Do what the command line says with the functions of an engine.
+    """Run the command line's command with the functions of an engine.
 
-    `convert(model, folder, inputs, threads)` writes what `load(folder, inputs, threads, budget)` reads; `cache` of the same
-    arguments adds what lets it load sooner.
+    `convert(model, folder, inputs, threads)` writes the files for `load(folder, inputs, threads, budget)`; `cache` of the same
+    arguments adds files for faster loading.
     """
     args = _parser().parse_args()
     with np.load(args.inputs) as file:

@@ -6,7 +6,7 @@ Without libraries two small networks are built, whose inputs are pictures of 600
 
 latency   medians of `Session.run`, of a server that answers at once, and of requests by two clients, in turns
 crowd     `--clients` at once for `--seconds`: answers by status; right are 200, 429 and 503
-growth    the server's resident memory over `--requests` requests, after a first tenth in which it settles
+growth    the server's resident memory over `--requests` requests, after a first tenth for settling
 memory    the same number of requests, while the budget and the models change at random: bytes over the budget in force
 
 The exit status is 1 if an answer was wrong or had another status, memory grew by more than GROWTH_LIMIT, or exceeded the

@@ -14,7 +14,7 @@ from benchmarks.serve.served import HEADER, Client
 
 
 async def crowd(url: str, clients: list[Client], count: int, seconds: float) -> tuple[Counter, np.ndarray]:
-    """Statuses of what `count` clients asked, each as soon as it was answered, and the latencies of results, ms."""
+    """Statuses of the answers to `count` clients, which ask again at once, and the latencies of results, ms."""
     statuses: Counter = Counter()
     took = []
     until = time.monotonic() + seconds

@@ -28,7 +28,7 @@ _READ_NBYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Way:
-    """One way to an answer, which is timed, and what holds it against the right one, which is not."""
+    """One way to an answer, which is timed, and its check against the right one, which is not."""
 
     ask: Callable[[], Any]
     check: Callable[[Any], None]
@@ -101,7 +101,7 @@ def triton_way(url: str, client: Client) -> Way:
 
 
 def raw_answer(url: str, client: Client) -> bytes:
-    """All bytes of one answer, as they go through the socket."""
+    """All bytes of one answer, as in the socket."""
     host, _, port = url.removeprefix("http://").partition(":")
     fields = {"Host": url.removeprefix("http://"), "Content-Length": len(client.body), "Connection": "close", **client.headers}
     head = "".join([f"POST {client.path} HTTP/1.1\r\n", *(f"{name}: {value}\r\n" for name, value in fields.items()), "\r\n"])

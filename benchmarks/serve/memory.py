@@ -28,7 +28,7 @@ _CLIENTS = 4
 _GONE = 404  # a model that was unloaded just now
 _MIXED = 0.7  # of the changes, those of the budget
 _ROOM_NBYTES = 4 << 20  # for requests, of the budget
-_PATIENCE_S = 2.5  # in which it grows, if it has to: a watch waits for two
+_PATIENCE_S = 2.5  # for a budget to grow: a watch waits for two
 
 
 def spare_nbytes(models: int) -> int:
@@ -47,7 +47,7 @@ class Held:
         self._thread.start()
 
     def allow(self, nbytes: int) -> None:
-        """Until a budget is in force the one before it counts, too."""
+        """Until a budget is in force the previous one counts, too."""
         self._allowed.append(nbytes)
 
     def in_force(self) -> None:
@@ -156,7 +156,7 @@ def run(
 
 
 def _held_nbytes(web: httpx.Client) -> tuple[float, float]:
-    """The budget, and what models and lanes claim, which may be more until those that run have given theirs back."""
+    """The budget, and claims of models and lanes, which may be more until running ones have given theirs back."""
     lines = web.get("/metrics").text.splitlines()
     budget, claimed = (
         next(float(line.split()[1]) for line in lines if line.startswith(f"flexcomp_{name}_bytes "))

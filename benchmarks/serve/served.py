@@ -65,7 +65,7 @@ def _text(file) -> str:
 
 
 class Client:
-    """Requests for one network with one input each, and what they must give."""
+    """Requests for one network with one input each, and the right answers."""
 
     def __init__(self, library: Path) -> None:
         self.path = f"/v2/models/{library.stem}/infer"

@@ -1,4 +1,4 @@
-"""Everything at once, for minutes or hours: are all outputs right, and does memory stay where it belongs?
+"""Everything at once, for minutes or hours: are all outputs right, and does memory stay within bounds?
 
     python -m benchmarks.soak --minutes 120 [--seed 1] [--pause 0.02] [--disk DIR] [--memory /dev/shm] [--json FILE]
 
@@ -6,16 +6,16 @@ Four small networks are built twice, with different weights (`benchmarks/soak/ne
 process that has no compiler. There, four threads use up to three sessions at a time: inferences, in bursts with pauses
 around half a millisecond too; budgets that change, also because a function or a control group's folder is watched; states,
 traces, measurements of the storage; sessions that others close; weights and libraries that are replaced by renaming while
-they are loaded and run; damaged files; forked children that load anew. Sessions have 1 to 3 compute threads and read
-directly, through the page cache, from memory, or with a limited bandwidth; some get one read error. What is done follows
-from the seed, what meets what does not.
+in use; damaged files; forked children that load anew. Sessions have 1 to 3 compute threads and read
+directly, through the page cache, from memory, or with a limited bandwidth; some get one read error. The operations follow
+from the seed, their interleaving does not.
 
 An output must be, bit for bit, that of some budget of the same network, weights and number of threads, which sessions
-that had run nothing before gave one by one, close to ONNX Runtime's. An error must be of the class that what was done brings.
+that had run nothing before gave one by one, close to ONNX Runtime's. An error must be of the class that the operation may raise.
 
-Memory is that of the whole process. Every `SAMPLE_S` seconds its resident memory, less what it was before the round, without
-sessions, is held against the sum of the budgets that are set or may be by then: code, stacks and programs of the sessions are
-in the LIMIT that it may be over. And every few seconds, when all sessions are closed, the process's own memory is read:
+Memory is that of the whole process. Every `SAMPLE_S` seconds its resident memory, less that before the round, without
+sessions, is compared with the sum of the budgets that are set or may be by then: code, stacks and programs of the sessions are
+in the LIMIT of the excess. And every few seconds, when all sessions are closed, the process's own memory is read:
 it must not grow, by more than GROWTH from the lowest to the highest in the second half of the run. (A first half must be
 allowed for: a heap takes some thousand sessions to get its size. A run of less than JUDGED_MINUTES is no measure of that.)
 
@@ -41,7 +41,7 @@ from pathlib import Path
 from benchmarks.results import Results, Table, json_option
 from benchmarks.soak.tally import Tally
 
-HANG_S = 300.0  # a round takes six seconds, and what may be slow in it is given two minutes (`forked.LIMIT_S`)
+HANG_S = 300.0  # a round takes six seconds, and its slow parts have two minutes (`forked.LIMIT_S`)
 
 
 def soak(disk: Path, memory: Path, minutes: float, seed: int, pause_s: float) -> Tally:
@@ -75,7 +75,7 @@ def soak(disk: Path, memory: Path, minutes: float, seed: int, pause_s: float) ->
 
 
 def _lines(worker: subprocess.Popen) -> Iterator[str]:
-    """What it prints, as it comes. Raises TimeoutError if nothing comes for HANG_S."""
+    """Its output, line by line. Raises TimeoutError after HANG_S without any."""
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(worker.stdout, selectors.EVENT_READ)

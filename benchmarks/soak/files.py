@@ -1,4 +1,4 @@
-"""Libraries and weights of a soak: what they must compute, and files that replace each other while they are used."""
+"""Libraries and weights of a soak: their right outputs, and files that replace each other while in use."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 
 
 def digest(output: np.ndarray) -> str:
-    """What two outputs share only if every bit is the same."""
+    """A key that two outputs share only if every bit is equal."""
     return hashlib.blake2b(output.tobytes(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What `benchmarks.soak.prepare` wrote about a network."""
+    """The record of `benchmarks.soak.prepare` about a network."""
 
     name: str
     inputs: tuple[dict[str, np.ndarray], ...]
@@ -54,7 +54,7 @@ class Place:
     """A library and its weights under names whose files change: always by renaming, library first, then weights.
 
     The files are hard links to those of `store`. A process keeps every library that it loaded, one for each file: new
-    copies would make it grow for good, and rightly so (`forked.py` uses new ones, in processes that end).
+    copies would make the process grow for good, and rightly so (`forked.py` uses new ones, in processes that end).
     """
 
     def __init__(self, folder: Path, store: Path, name: str, versions: tuple[str, ...]) -> None:
@@ -67,7 +67,7 @@ class Place:
         self._install(self._version)
 
     def state(self) -> tuple[int, str]:
-        """How often the files changed, odd while they do, and the version that lies there otherwise."""
+        """How often the files changed, odd during a change, and the version in place otherwise."""
         return self._changes, self._version
 
     def replace(self, version: str) -> None:

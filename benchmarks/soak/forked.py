@@ -1,4 +1,4 @@
-"""What a forked child of a soak does: everything anew, beside the sessions that it inherited and cannot use."""
+"""The work of a forked child of a soak: everything anew, next to inherited sessions that cannot be used."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import flexcomp
 from benchmarks.soak.files import Expected, digest, version_files
 from flexcomp.errors import ExecutionError, FlexcompError
 
-LIMIT_S = 120  # then the child ends itself: it hangs
-SHOWN_S = 40  # then it shows where: others may have the cores, or somebody a lock
+LIMIT_S = 120  # then the child hangs, and ends itself
+SHOWN_S = 40  # then the child prints its stacks: others may have the cores, or somebody a lock
 RIGHT, WRONG_OUTPUT, USED_THE_PARENTS, OTHER_ERROR = range(4)
 MEANINGS = ("right", "wrong output", "an inherited session ran", "an unexpected error")
 
 
 def fork_and_check(chance: random.Random, inherited: flexcomp.Session, expected: Expected, store: Path, scratch: Path) -> str:
-    """What came of a child, in words; "right" if all is well. No other thread may be loading a library."""
+    """The result of a child, in words; "right" if all is well. No other thread may be loading a library."""
     seed = chance.getrandbits(32)
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""What a process holds, and what its open sessions may hold."""
+"""Memory of a process, and the allowance of its open sessions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Allowance:
             self._peak = max(self._peak, self._now)
 
     def begin(self) -> None:
-        """Forget what was."""
+        """Forget the past."""
         with self._lock:
             self._peak = self._now
 
@@ -47,9 +47,9 @@ class Allowance:
 
 
 class Share:
-    """One session's part of an allowance: the largest budget that it may have.
+    """One session's part of an allowance: its largest possible budget.
 
-    A call that makes the budget smaller counts when it has returned, one that makes it larger from its beginning. Of
+    A call that makes the budget smaller counts after returning, one that makes it larger from its beginning. Of
     calls that overlap nobody knows which came last: the largest counts until one had the session to itself.
     """
 
@@ -61,7 +61,7 @@ class Share:
 
     @contextmanager
     def changing(self, budget: int, settles: bool = True) -> Iterator[None]:
-        """Around a call that sets `budget`; without `settles` it may also leave the one before."""
+        """Around a call that sets `budget`; without `settles` the call may also leave the previous one."""
         with self._lock:
             self._running += 1
             self._begun += 1
@@ -92,7 +92,7 @@ class Share:
 
 
 class Sampler:
-    """A thread that compares resident memory with the allowance, until it is stopped."""
+    """A thread that compares resident memory with the allowance, until stopped."""
 
     def __init__(self, allowance: Allowance, interval_s: float) -> None:
         self._allowance, self._interval_s = allowance, interval_s

@@ -17,7 +17,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Network:
-    """A graph, and inputs to run it with."""
+    """A graph, and its inputs."""
 
     name: str
     model: onnx.ModelProto

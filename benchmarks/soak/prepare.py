@@ -1,4 +1,4 @@
-"""Builds the networks of a soak and finds out what they must compute. A process of its own: it needs the compiler.
+"""Builds the networks of a soak and finds their right outputs. A process of its own, with the compiler.
 
     python -m benchmarks.soak.prepare DIR
 
@@ -22,7 +22,7 @@ from benchmarks.soak.networks import VERSIONS, Network, networks
 from flexcomp.runtime.library import read_info
 
 # Of the largest output. Both add up float32 products, up to 4,096 in a sum, each in an order of its own, and some kernels are
-# Winograd's: they were 3e-7 to 1.3e-6 apart. Other or stale weights put them apart by the size of the output.
+# Winograd's: differences were 3e-7 to 1.3e-6. Other or stale weights differ by the size of the output.
 TOLERANCE = 1e-5
 THREADS = (1, 2, 3)
 BUILT_FOR = 2  # threads

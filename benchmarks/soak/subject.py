@@ -1,4 +1,4 @@
-"""One open session of a soak, used by several threads at once, and what is known of it."""
+"""One open session of a soak, used by several threads at once, and its expected state."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def draw_wish(chance: random.Random, networks: list[Expected], places: list[Plac
 
 
 class Subject:
-    """The session. Its methods are called from any thread; they raise Wrong."""
+    """The session. Its methods, for any thread, raise Wrong."""
 
     def __init__(self, wish: Wish, allowance: Allowance) -> None:
         self._wish = wish
         self._fails_left = 1 if "fail_read_at" in wish.hooks else 0
         self._outputs = {version: table[wish.threads] for version, table in wish.expected.outputs.items()}
-        self._resizes = self._resizing = 0  # calls that may make the budget smaller: since it was opened, and now
+        self._resizes = self._resizing = 0  # calls that may make the budget smaller: since opening, and now
         self._counting = threading.Lock()
         self.closing = False
         self._share, self.session = self._open(allowance)
@@ -81,7 +81,7 @@ class Subject:
         return str(self._wish)
 
     def _open(self, allowance: Allowance) -> tuple[Share, flexcomp.Session]:
-        """Files that changed meanwhile may be refused, and others may not; which version they are shows sooner or later."""
+        """Files that changed meanwhile may be refused, and others may not; their version shows sooner or later."""
         wish = self._wish
         for _ in range(MOST_TRIES):
             before = wish.place.state()
@@ -153,7 +153,7 @@ class Subject:
             self._outputs = {version: self._outputs[version] for version in versions}
 
     def set_budget(self, chance: random.Random) -> None:
-        """To a random rung, by a number of bytes between it and the next."""
+        """To a random rung, by a number of bytes from that to the next."""
         budgets = [rung.budget_bytes for rung in self.ladder]
         index = chance.randrange(len(budgets))
         most = budgets[index + 1] - 1 if index + 1 < len(budgets) else budgets[index] + 1000
@@ -221,7 +221,7 @@ class Subject:
                 raise Wrong(f"read_rate of {self}: {rate}")
 
     def watch(self, chance: random.Random, folder: Path) -> None:
-        """The budget follows a function or a control group's folder: it must come to fit, whatever others set meanwhile."""
+        """The budget follows a function or a control group's folder: it must come to fit, even if others set one meanwhile."""
         allowed = chance.choice(self.ladder).budget_bytes + chance.randrange(4096)
         source: object = lambda: allowed  # noqa: E731
         if chance.random() < 0.5:

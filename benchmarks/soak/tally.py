@@ -1,4 +1,4 @@
-"""What a soak has seen so far, and whether that is good."""
+"""The results of a soak so far, and their verdict."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ JUDGED_MINUTES = 60.0
 
 @dataclass
 class Tally:
-    """What the worker told so far."""
+    """The worker's reports so far."""
 
     rounds: int = 0
     failures: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     most_over: int = -(1 << 62)
     idle: list[tuple[float, int]] = field(default_factory=list)  # seconds since the start, bytes
-    trouble: str = ""  # how the worker ended, if not as it should
+    trouble: str = ""  # the worker's end, if unexpected
 
     def add(self, at_s: float, told: dict) -> None:
         """One round."""
@@ -40,7 +40,7 @@ class Tally:
         )
 
     def summary(self, minutes: float, seed: int) -> dict:
-        """What came of it."""
+        """The verdict."""
         first, second = self.halves()
         growth = max(second) - min(second) if second else 0
         judged = minutes >= JUDGED_MINUTES

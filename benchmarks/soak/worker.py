@@ -5,7 +5,7 @@
 STORE is a folder of `benchmarks.soak.prepare` on a disk, MEMORY one on a file system in memory. Each round opens
 one to three sessions, which THREADS threads use for some seconds at random; then all are closed, and the resident
 memory is read. A line of JSON on standard output tells of each round. Random numbers follow from seed, round and
-thread; what the threads meet does not.
+thread; the interleaving of threads does not.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WEIGHTS = {  # how often each is done, of a thousand times
 class Doors:
     """Libraries are loaded by any number of threads, but by none while the process is forked.
 
-    A child has the dynamic loader's lock as it was, and nobody who would release it.
+    A child has the dynamic loader's lock in its state at the fork, and nobody would release the lock.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Soak:
         self.failures: list[str] = []
 
     def warm_up(self) -> None:
-        """Everything once, so that what a process keeps for good is there."""
+        """Everything once, so that permanent memory of the process is there."""
         for place in self._places:
             expected = self._expected(place)
             for version in expected.outputs:
@@ -120,7 +120,7 @@ class Soak:
         self._sampler.most_over()
 
     def round(self, number: int, seconds: float) -> dict:
-        """One round; returns what is known after it."""
+        """One round; returns its record."""
         chance = random.Random(f"{self._seed} {number}")
         slots = [Slot(self._open(chance)) for _ in range(chance.randint(1, MOST_SESSIONS))]
         end = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""AArch64 assembly of a kernel: its innermost loops, what they do, and what llvm-mca says of them."""
+"""AArch64 assembly of a kernel: its innermost loops, their operations, and llvm-mca's judgement."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _lines(assembly: str) -> Iterator[str]:
 
 
 def find_llvm_mca() -> str | None:
-    """The newest llvm-mca of version 17 or later, from where on it has models of the cores that matter here.
+    """The newest llvm-mca of version 17 or later, the first with models of the cores that matter here.
 
     Debian's packages carry the version in the name. An older one would judge by another core's model without a word.
     """

@@ -1,4 +1,4 @@
-"""Kernels for ARM cores, judged without one: the inner loops as they are built, through llvm-mca.
+"""Kernels for ARM cores, judged without one: the built inner loops, through llvm-mca.
 
     python -m benchmarks.lab.arm.mca [--preset NAME …] [--weights TYPE]
 
@@ -7,7 +7,7 @@ that the full register tile runs in is taken: the one with the most multiply-add
 multiply-adds are counted against what the core can start; llvm-mca says how many cycles an iteration takes, every
 load being a hit of the first-level cache. The exit status is 1 if a kernel falls short of `SHARE`, or if a product's
 loop touches the stack. With narrow weights an iteration also takes its part of the loop that widens them, and the exit
-status is 1 if a tile of seven rows and more falls below NARROW_SHARE of what it reaches in float32. Nothing here says
+status is 1 if a tile of seven rows and more falls below NARROW_SHARE of its float32 rate. Nothing here says
 how long a layer takes on a device.
 """
 
@@ -107,7 +107,7 @@ class Result:
     candidate: Candidate
     core: Core
     loop: Loop
-    cycles: float  # of an iteration, with what it takes to widen its weights
+    cycles: float  # of an iteration, with widening its weights
     float32: Result | None = None  # the same with weights that are not widened
 
     @property
@@ -131,7 +131,7 @@ class Result:
 
     @property
     def fault(self) -> str | None:
-        """What is wrong with it."""
+        """The reasons for which the kernel falls short."""
         if self.wanted is not None and self.share < self.wanted:
             return f"{self.share:.1%} of the multiply-adds, less than {self.wanted:.0%}"
         if self.loop.spills and self.candidate.family != "depthwise":
@@ -156,7 +156,7 @@ def measure(layer: str, spec: ConvSpec | MatmulSpec, wanted: str, preset: str, m
 
 
 def _tiles_widened_for(candidate: Candidate, spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> int:
-    """Tiles that weights are widened for once; 0 if they are widened in registers or not at all."""
+    """Tiles that weights are widened for once; 0 for weights widened in registers or not at all."""
     tile = candidate.tile
     if not candidate.panel or not candidate.panel.narrow:
         return 0

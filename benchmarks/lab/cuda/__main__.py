@@ -3,11 +3,11 @@
     python -m benchmarks.lab.cuda build DIR [NETWORK …] --arch sm_90      here or elsewhere, with nvcc
     python -m benchmarks.lab.cuda run DIR [--repeat 50] [--json FILE]
 
-`build` writes libraries, inputs and what ONNX Runtime makes of them to DIR, which `run` needs on a machine with a GPU. An
+`build` writes libraries, inputs and ONNX Runtime's outputs to DIR, which `run` needs on a machine with a GPU. An
 inference is from inputs to outputs in the host's memory, for all; medians. Streamed ones are held against
 max(computing, bytes / bandwidth), where bandwidth is the lower one of copies to the GPU and of DIR's storage, both measured, and
-computing is the resident latency. Memory is what `cuMemGetInfo` says was taken since before the session was opened; one of the
-smallest budget was open before, so the driver's context is not in it.
+computing is the resident latency. Memory is the difference of `cuMemGetInfo` from before the session was opened; a session of the
+smallest budget was open before, so the driver's context does not count.
 The exit status is 1 if outputs differ by more than 1e-4 of the largest, and 2 without a GPU.
 """
 
@@ -40,7 +40,7 @@ COLUMNS = {
 
 
 def build(folder: Path, names: list[str], architecture: str) -> None:
-    """Write a library for each network, with an input and what is to come of it."""
+    """Write a library for each network, with an input and the expected output."""
     for name in names:
         network = models.load(name)
         start = time.perf_counter()
@@ -61,7 +61,7 @@ def run(folder: Path, repeat: int, gpu: Gpu, table: Table) -> tuple[list[dict], 
     for library in sorted(folder.glob("*.so")):
         given, wanted = (dict(np.load(library.with_suffix(f".{part}.npz"))) for part in ("inputs", "outputs"))
         storage = sequential_bandwidth(library.with_suffix(".weights"))
-        with flexcomp.load(library, "min"):  # the context, and what the driver takes once
+        with flexcomp.load(library, "min"):  # the context, and the driver's memory
             pass
         computing = None
         for budget in BUDGETS:

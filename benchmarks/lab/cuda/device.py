@@ -1,4 +1,4 @@
-"""The GPU of this machine through its driver: which it is, its free memory, and how fast it is copied to."""
+"""The GPU of this machine through its driver: its name, its free memory, and the rate of copies to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NoGpu(Exception):
 
 
 class Gpu:
-    """The first GPU, and a context of its own on it."""
+    """The first GPU, with a context of its own."""
 
     def __init__(self) -> None:
         try:
@@ -33,7 +33,7 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """As the driver calls it."""
+        """The driver's name of the GPU."""
         text = ctypes.create_string_buffer(256)
         self._call("cuDeviceGetName", text, len(text), self._device)
         return text.value.decode()
