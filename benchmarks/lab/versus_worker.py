@@ -16,7 +16,7 @@ import numpy as np
 
 
 def serve(library: Path, bandwidth: float | None) -> None:
-    """Print the memory for everything resident; run in the budget of standard input's first line, as often as each later one says."""
+    """Print the memory for everything resident; run in the budget on standard input's first line, so often as later lines say."""
     import flexcomp
 
     random = np.random.default_rng(0)
