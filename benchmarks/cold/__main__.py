@@ -7,10 +7,10 @@
 Models lie in DIR and are out of the page cache when a process starts, which is verified; libraries are in memory, for all alike,
 and memory that a start takes was touched the moment before, or a virtual machine would have to ask its host for it.
 Ours is `flexcomp-run`, from before its start until its output is written and reported; of peers Python is running and
-everything imported. An engine with a cache on disk starts with and without the cache, once, and goes on in the faster way:
-MNN's cache file, OpenVINO's CACHE_DIR, ONNX Runtime's optimised model with packed weights; ncnn has none. All take turns, outputs are compared
-with ONNX Runtime's. The bound is the time to read the weights, in one form and at the bandwidth that our loader had in the same
-round, or the fastest computing of that round, and 15 ms for a process. Every start is a line of
+everything imported. An engine with a cache on disk starts once with and once without, and goes on in the faster way: MNN's
+cache file, OpenVINO's CACHE_DIR, ONNX Runtime's optimised model with packed weights; ncnn has none. All take turns, outputs are
+compared with ONNX Runtime's. The bound is the time to read the weights, in one form and at the bandwidth that our loader had in
+the same round, or the fastest computing of that round, and 15 ms for a process. Every start is a line of
 DIR/records-SOURCES.jsonl at once, so a run that was cut off goes on; another compiler or other networks have a file
 of their own.
 """
