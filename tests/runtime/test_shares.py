@@ -109,7 +109,7 @@ def test_more_memory_is_never_slower():
         ladders = long_ladders("noisy", seed, 4, 12)
         lanes = [i % (1 + seed % 2) for i in range(4)]
         least, most = least_bytes(ladders, lanes=lanes), sum(ladder[-1].nbytes for ladder in ladders)
-        costs = [shares(ladders, [1.0] * 4, budget, lanes=lanes).cost for budget in range(least, most, (most - least) // 40)]
+        costs = [shares(ladders, [1.0] * 4, budget, lanes=lanes).weighted_ms for budget in range(least, most, (most - least) // 40)]
         assert costs == sorted(costs, reverse=True) and costs[0] > costs[-1]
 
 
@@ -151,7 +151,7 @@ def test_swapnet_is_never_better():
         ladders, weights, _, _ = random_case(seed)
         least = shares(ladders, weights, 10**9, sharing="swapnet").least_bytes
         theirs = shares(ladders, weights, least, sharing="swapnet")
-        assert theirs.nbytes <= least and shares(ladders, weights, least).cost <= theirs.cost
+        assert theirs.nbytes <= least and shares(ladders, weights, least).weighted_ms <= theirs.weighted_ms
 
 
 ONE = [ShareRung(1, 1, 1.0)]
@@ -191,4 +191,4 @@ def test_wrong_lanes_strategies_and_budgets():
 
 def test_the_ladder_of_a_library(tiny):
     ladder = ladder_of(read_info(tiny.library))
-    assert ladder == tuple(ShareRung(r.working, r.arena - r.working, r.predicted_s) for r in tiny.program.rungs)
+    assert ladder == tuple(ShareRung(r.working, r.arena - r.working, r.predicted_ms) for r in tiny.program.rungs)
