@@ -109,7 +109,8 @@ def test_more_memory_is_never_slower():
         ladders = long_ladders("noisy", seed, 4, 12)
         lanes = [i % (1 + seed % 2) for i in range(4)]
         least, most = least_bytes(ladders, lanes=lanes), sum(ladder[-1].nbytes for ladder in ladders)
-        costs = [shares(ladders, [1.0] * 4, budget, lanes=lanes).weighted_ms for budget in range(least, most, (most - least) // 40)]
+        budgets = range(least, most, (most - least) // 40)
+        costs = [shares(ladders, [1.0] * 4, budget, lanes=lanes).weighted_ms for budget in budgets]
         assert costs == sorted(costs, reverse=True) and costs[0] > costs[-1]
 
 
