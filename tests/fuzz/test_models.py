@@ -10,7 +10,7 @@ import onnx
 
 from flexcomp.errors import FlexcompError
 from flexcomp.frontend import load_model
-from tests.fuzz.models import judge, oracle
+from tests.fuzz.models import doubts, judge, oracle
 from tests.fuzz.models.draw import OPSETS, draw, schemas
 
 
@@ -65,3 +65,38 @@ def test_a_wrong_result_is_noticed():
     assert not oracle.difference(want, {"y": want["y"] * np.float32(1 + 1e-6)})
     assert "instead of float32[4]" in oracle.difference(want, {"y": want["y"].astype("f8")})
     assert oracle.difference({"y": np.array([3])}, {"y": np.array([4])})
+
+
+def _info(name, array, shape):
+    return onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), shape)
+
+
+def _model(nodes, outputs, inputs):
+    declared = [_info(name, array, array.shape) for name, array in inputs.items()]
+    results = [_info(name, array, None) for name, array in outputs.items()]
+    graph = onnx.helper.make_graph(nodes, "doubtful", declared, results)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
+
+
+def test_a_difference_is_doubtful_where_onnx_leaves_it_open_and_nowhere_else():
+    make = onnx.helper.make_node
+
+    def doubt(nodes, want, got, **inputs):
+        return doubts.doubt(_model(nodes, want, inputs), inputs, oracle.Truth("onnxruntime", want), got)
+
+    cast = [make("Cast", ["x"], ["y"], to=onnx.TensorProto.UINT8)]
+    want, got = {"y": np.array([44, 1], "u1")}, {"y": np.array([255, 1], "u1")}
+    assert "hold" in doubt(cast, want, got, x=np.float32([300, 1]))
+    want, got = {"y": np.array([3, 1], "u1")}, {"y": np.array([0, 1], "u1")}  # the smallest number, and wrong all the same
+    assert not doubt(cast, want, got, x=np.float32([3, 1]))
+    # A difference of equal numbers is 0 however the input moves, and rounding of either makes it another.
+    variance = [make("Mul", ["x", "x"], ["a"]), make("Mul", ["x", "x"], ["b"]), make("Sub", ["a", "b"], ["y"])]
+    x = np.float32([3.1])
+    assert "small changes" in doubt(variance, {"y": x * 0}, {"y": x * 0 + np.float32(5e-7)}, x=x * 1000)
+    assert not doubt(variance, {"y": x * 0}, {"y": x * 0 + np.float32(0.1)}, x=x)
+    # Integers beyond 2^53 excuse their own differences only.
+    power = [make("Mod", ["x", "z"], ["y"])]
+    large = np.array([2**60 + 1, 5])
+    want, got = {"y": np.array([2**60 + 1, 5])}, {"y": np.array([2**60, 5])}
+    assert "float64" in doubt(power, want, got, x=large, z=np.array([2**61, 7]))
+    assert not doubt(power, want, {"y": np.array([2**60 + 1, 4])}, x=large, z=np.array([2**61, 7]))
