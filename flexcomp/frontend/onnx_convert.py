@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import re
 import warnings
 from collections.abc import Mapping
 
@@ -31,6 +32,7 @@ from flexcomp.frontend.operators.pads import require_windows, resolve_auto_pad
 from flexcomp.frontend.operators.parameters import require_axis, require_parameters
 from flexcomp.frontend.tensor_shapes import require_static
 
+_WRITTEN_OUT = re.compile(r'ir\.Op\([^"]*name="relax\.([\w.]+)".*?support_level=\d+\)')
 # The importer has no errors of its own: these are what its converters raise on what they cannot do.
 _IMPORTER_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
@@ -160,6 +162,6 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The last line of a TVM error is its message; the rest is where in TVM it was raised."""
+    """The last line of a TVM error is its message, in which operators are written out; the rest is where in TVM it was raised."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return _WRITTEN_OUT.sub(r"\1", lines[-1]) if lines else type(error).__name__

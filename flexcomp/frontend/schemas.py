@@ -110,18 +110,19 @@ def require_element_types(graph: onnx.GraphProto, found: Mapping[str, onnx.TypeP
             if name not in found or not found[name].HasField("tensor_type"):
                 continue
             kind = found[name].tensor_type.elem_type
-            text = f"tensor({onnx.TensorProto.DataType.Name(kind).lower()})"
+            word = onnx.TensorProto.DataType.Name(kind).lower()
             formal = _formal(node.op_type, i)
-            if kind and formal and not any(text in parameter.types for parameter in formal):
+            if kind and formal and not any(f"tensor({word})" in parameter.types for parameter in formal):
                 raise ModelError(
-                    f"{place_of(node)}: its input {formal[-1].name!r} holds {text[7:-1]}, which ONNX does not allow: "
-                    f"cast it, for example to {_example(formal[-1])}"
+                    f"{place_of(node)}: its input {formal[-1].name!r} holds {word}, which ONNX does not allow: "
+                    f"give it {_example(formal[-1])}"
                 )
 
 
 def _example(parameter: OpSchema.FormalParameter) -> str:
-    allowed = sorted(parameter.types)
-    return next((text for text in ("tensor(float)", "tensor(int64)") if text in allowed), allowed[0])[7:-1]
+    """A type that the parameter may have."""
+    usual = (f"tensor({word})" for word in ("float", "int64", "int32", "uint8", "bool"))
+    return next((text for text in usual if text in parameter.types), min(parameter.types))
 
 
 def _formal(kind: str, i: int) -> list[OpSchema.FormalParameter]:

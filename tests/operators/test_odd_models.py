@@ -128,6 +128,14 @@ REFUSED = {
         [helper.make_node("Dropout", ["x", "", "t"], ["d"], "drop"), node("Neg", "d", "y")], {"x": ramp(3)}, {"y": FLOAT},
         {"t": np.bool_(True)}, r"'drop' \(Dropout\): in training mode its result is random",
     ),
+    "an axis that is given twice": (
+        [node("MeanVarianceNormalization", "x", "y", axes=[0, 0])], {"x": ramp(2, 2)}, {"y": FLOAT}, {},
+        r"\(MeanVarianceNormalization\): In mean, the input axes is required to be non-repetitive",
+    ),
+    "two numbers of boxes": (
+        [node("NonMaxSuppression", "x w m", "y")], {"x": ramp(1, 2, 4)}, {"y": TensorProto.INT64},
+        {"w": ramp(1, 1, 2), "m": np.array([2, 3])}, "its max_output_boxes_per_class has 2 elements: give it one",
+    ),
     "an axis of a running sum that there is not": (
         [node("CumSum", "x a", "y")], {"x": ramp(2, 2)}, {"y": FLOAT}, {"a": np.int64(2)},
         r"\(CumSum\): its axis is 2, and its input has 2 axes",
@@ -139,7 +147,7 @@ REFUSED = {
     "boxes of an element type that ONNX has not for them": (
         [node("NonMaxSuppression", "x w m", "y")], {"x": ramp(1, 2, 4, dtype="f8")}, {"y": TensorProto.INT64},
         {"w": ramp(1, 1, 2, dtype="f8"), "m": np.array([2])},
-        r"\(NonMaxSuppression\): its input 'boxes' holds double, which ONNX does not allow: cast it",
+        r"\(NonMaxSuppression\): its input 'boxes' holds double, which ONNX does not allow: give it tensor.float",
     ),
     "scores of other boxes": (
         [node("NonMaxSuppression", "x w m", "y")], {"x": ramp(3, 2, 4)}, {"y": TensorProto.INT64},

@@ -28,6 +28,8 @@ def _non_max_suppression(node: Node) -> relax.Expr:
         known = node.value(i + 2)
         if known is None and node.input(i + 2) is not None:
             raise node.refuse(f"its {name} is computed: make it a constant of the model")
+        if known is not None and known.size != 1:
+            raise node.refuse(f"its {name} has {known.size} elements: give it one")
         settings.append(default if known is None else known.item())
     if len(shape_of(scores)) != 3 or shape_of(boxes) != (shape_of(scores)[0], shape_of(scores)[2], 4):
         raise node.refuse(f"its boxes {list(shape_of(boxes))} do not fit its scores {list(shape_of(scores))}")
