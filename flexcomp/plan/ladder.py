@@ -14,7 +14,8 @@ from .check import verify
 from .errors import InfeasibleError
 from .parts.minimum import layer_bounds, minimum_budget
 from .problem import PAGE, Plan, Problem
-from .search.best import NO_SLOWER, resident_plan
+from .search.best import resident_plan
+from .search.descent import NO_SLOWER
 from .simulate import fast_compute, latency_of
 from .spacing import NEARLY, far_between, first_budgets, further_budgets, rounded_up, worthwhile
 from .strategies import unchecked

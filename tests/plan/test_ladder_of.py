@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flexcomp.plan import ladder, ladder_of, usual
-from flexcomp.plan.search.best import NO_SLOWER
+from flexcomp.plan.search.descent import NO_SLOWER
 from flexcomp.plan.simulate import fast_compute, latency_of
 from flexcomp.plan.spacing import NEARLY
 

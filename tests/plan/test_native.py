@@ -30,8 +30,8 @@ from flexcomp.plan.loops import readable
 from flexcomp.plan.parts.layout import compact_layout, settling_layout, smallest_layout
 from flexcomp.plan.parts.slicing import live_bytes
 from flexcomp.plan.placement import Record, place_in_order, search
-from flexcomp.plan.search.best import JOINED
 from flexcomp.plan.search.candidate import CHOOSERS, PINS, Native, Point, Readable
+from flexcomp.plan.search.descent import JOINED
 from flexcomp.plan.simulate import latency_of
 
 from . import networks
