@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
+from typing import Any
 
 import numpy as np
 import tvm
@@ -177,33 +178,59 @@ class _Lowering:
             )
 
     def _kernel_call(self, var: relax.Var, call: relax.Call) -> None:
-        result = self.result
-        gv, operands = call.args[0], call.args[1].fields
+        gv = call.args[0]
         func = self.mod[gv]
         attrs = dict(func.attrs.items()) if func.attrs is not None else {}
         computed = [str(one) for one in attrs.get(names.COMPUTES, (gv.name_hint,))]
         op = str(attrs.get(names.OPERATOR, _together(computed)))
-        name = f"{op}.{len(result.layers)}"
+        name = f"{op}.{len(self.result.layers)}"
+        code, scratch = self._code(var, gv, func, attrs)
+        self.result.kernels[gv.name_hint] = code
+        operands, arrays = self._operands(call, attrs)
+        args = [*operands, *self._written(var, call, name, float(attrs.get(names.PART, 1.0)))]
+        _refuse_oversize(name, [arg.type for arg in args if isinstance(arg, ValueArg | WeightArg)] + list(scratch))
+        offsets = [0, *accumulate(align(type_.nbytes) for type_ in scratch)]
+        args += [ScratchArg(offset, type_) for offset, type_ in zip(offsets, scratch, strict=False)]
+        layer = Layer(
+            name=name,
+            op=op,
+            kernel=gv.name_hint,
+            implementation=str(attrs.get(names.IMPLEMENTATION, "generic")),
+            description=str(attrs.get(names.DESCRIPTION, _listed(computed))),
+            args=tuple(args),
+            weights=self._store(name, arrays, int(attrs.get(names.SLICES, 1))),
+            scratch_nbytes=offsets[-1],
+            flops=int(attrs.get(names.FLOPS, 0)),
+        )
+        self._note_node(var, name)
+        rows = RowKernel.decode(str(attrs[names.ROWS])) if names.ROWS in attrs else None
+        self._add(layer, float(attrs.get(names.WORK, 0.0)), rows, attrs.get(names.SECONDS))
+
+    def _code(
+        self, var: relax.Var, gv: ir.GlobalVar, func: tirx.PrimFunc, attrs: Mapping[str, Any]
+    ) -> tuple[tirx.PrimFunc, tuple[TensorType, ...]]:
+        """A kernel ready to be compiled, and the types of its scratch."""
         scratch = tuple(TensorType(tuple(int(e) for e in s), "float32") for s in attrs.get(names.SCRATCH, ()))
         if names.OPERATOR not in attrs:
             if gv not in self.scheduled:
                 self.scheduled[gv] = self._schedule(var, gv, func.without_attr(names.COMPUTES))
-            func = with_scratch(self.scheduled[gv].func, [t.shape for t in self.scheduled[gv].scratch])
-            scratch = tuple(TensorType(tuple(t.shape), t.dtype) for t in self.scheduled[gv].scratch)
+            scheduled = self.scheduled[gv]
+            func = with_scratch(scheduled.func, [t.shape for t in scheduled.scratch])
+            scratch = tuple(TensorType(tuple(t.shape), t.dtype) for t in scheduled.scratch)
         if names.EXCHANGE in attrs:
             spec = scatter_rows.ScatterSpec.decode(str(attrs[names.EXCHANGE]))
             func = machines.writing_rows(func, spec, self.target.vector_unit)
-        result.kernels[gv.name_hint] = machines.bound(func, self.target.gpu)
-        over = {int(position) for position in attrs.get(names.IN_PLACE, ())}
+        return machines.bound(func, self.target.gpu), scratch
 
+    def _operands(self, call: relax.Call, attrs: Mapping[str, Any]) -> tuple[list[Arg], list[Array]]:
+        """The arguments that a kernel reads, and its weights, which lie one after the other."""
+        over = {int(position) for position in attrs.get(names.IN_PLACE, ())}
+        operands = call.args[1].fields
         args: list[Arg] = []
         arrays: list[Array] = []
         primitives = iter((FirstArg(), CountArg()))
-        # The operand that is written in place comes last: a concatenation of which this kernel writes another part.
-        taken = self._look_up(operands[-1]) if operator(call) == "call_tir_inplace" else None
-        part = float(attrs.get(names.PART, 1.0))
         offset = 0
-        for operand in operands[: len(operands) - (taken is not None)]:
+        for operand in operands[:-1] if operator(call) == "call_tir_inplace" else operands:
             if isinstance(operand, tirx.IntImm):
                 args.append(next(primitives))
                 continue
@@ -216,40 +243,28 @@ class _Lowering:
                 bounds = attrs.get(names.BOUNDS, ()) if not args else ()
                 pairs = tuple((int(low), int(high)) for low, high in bounds)
                 args.append(ValueArg(found.value, found.type, offset=found.offset, over=len(args) in over, bounds=pairs))
+        return args, arrays
+
+    def _written(self, var: relax.Var, call: relax.Call, name: str, part: float) -> list[Arg]:
+        """The results of a kernel, each written to the `part` of its bytes."""
         outputs = call.ty_args[0]
-        types = list(outputs.fields) if isinstance(outputs, relax.TupleType) else [outputs]
-        if taken is None:
-            labels = [f"{name}:{i}" if len(types) > 1 else name for i in range(len(types))]
-            written = [self._new_value(label, _type_of(ty)) for label, ty in zip(labels, types, strict=True)]
+        several = isinstance(outputs, relax.TupleType)
+        types = [_type_of(ty) for ty in (outputs.fields if several else [outputs])]
+        if operator(call) == "call_tir_inplace":
+            # The operand that is written in place comes last: a concatenation of which this kernel writes another part.
+            taken = self._look_up(call.args[1].fields[-1])
+            written = [_Seen(taken.value, types[0], taken.offset)]
         else:
-            written = [_Seen(taken.value, _type_of(types[0]), taken.offset)]
-        args += [ValueArg(seen.value, seen.type, written=True, offset=seen.offset, part=part) for seen in written]
-        self.seen[var] = written if isinstance(outputs, relax.TupleType) else written[0]
-        _refuse_oversize(name, [arg.type for arg in args if isinstance(arg, ValueArg | WeightArg)] + list(scratch))
-        scratch_nbytes = 0
-        for type_ in scratch:
-            args.append(ScratchArg(scratch_nbytes, type_))
-            scratch_nbytes += align(type_.nbytes)
+            labels = [f"{name}:{i}" if len(types) > 1 else name for i in range(len(types))]
+            written = [self._new_value(label, type_) for label, type_ in zip(labels, types, strict=True)]
+        self.seen[var] = written if several else written[0]
+        return [ValueArg(seen.value, seen.type, written=True, offset=seen.offset, part=part) for seen in written]
 
-        self._note_node(var, name)
-        slices = int(attrs.get(names.SLICES, 1))
-        result.layers.append(
-            Layer(
-                name=name,
-                op=op,
-                kernel=gv.name_hint,
-                implementation=str(attrs.get(names.IMPLEMENTATION, "generic")),
-                description=str(attrs.get(names.DESCRIPTION, _listed(computed))),
-                args=tuple(args),
-                weights=self._store(name, arrays, slices),
-                scratch_nbytes=scratch_nbytes,
-                flops=int(attrs.get(names.FLOPS, 0)),
-            )
-        )
-
-        result.work.append(float(attrs.get(names.WORK, 0.0)))
-        result.rows.append(RowKernel.decode(str(attrs[names.ROWS])) if names.ROWS in attrs else None)
-        result.seconds.append(attrs.get(names.SECONDS))
+    def _add(self, layer: Layer, work: float = 0.0, rows: RowKernel | None = None, seconds: Any = None) -> None:
+        self.result.layers.append(layer)
+        self.result.work.append(work)
+        self.result.rows.append(rows)
+        self.result.seconds.append(seconds)
 
     def _exchange(self, var: relax.Var, call: relax.Call) -> None:
         """Rows of a state change places with rows that would be written into a copy."""
@@ -263,27 +278,23 @@ class _Lowering:
         result.kernels[kernel] = machines.bound(code, self.target.gpu).with_attr(names.EXCHANGED, [0, 1])
         state = replace(self.states[known.state], type=_type(var))
         self.seen[var] = state
-        result.layers.append(
-            Layer(
-                name=f"{func.attrs[names.OPERATOR]}.{len(result.layers)}",
-                op=str(func.attrs[names.OPERATOR]),
-                kernel=kernel,
-                implementation="exchange",
-                description=str(func.attrs[names.DESCRIPTION]),
-                args=(
-                    ValueArg(state.value, _type(past), offset=state.offset, part=spec.rows / spec.past, exchanged=True),
-                    ValueArg(rows.value, rows.type, offset=rows.offset, exchanged=True),
-                    ValueArg(at.value, at.type, offset=at.offset),
-                ),
-                weights=None,
-                scratch_nbytes=0,
-                flops=0,
-            )
+        layer = Layer(
+            name=f"{func.attrs[names.OPERATOR]}.{len(result.layers)}",
+            op=str(func.attrs[names.OPERATOR]),
+            kernel=kernel,
+            implementation="exchange",
+            description=str(func.attrs[names.DESCRIPTION]),
+            args=(
+                ValueArg(state.value, _type(past), offset=state.offset, part=spec.rows / spec.past, exchanged=True),
+                ValueArg(rows.value, rows.type, offset=rows.offset, exchanged=True),
+                ValueArg(at.value, at.type, offset=at.offset),
+            ),
+            weights=None,
+            scratch_nbytes=0,
+            flops=0,
         )
-        result.work.append(float(spec.exchange_work))
-        result.rows.append(None)
-        result.seconds.append(None)
-        self._note_node(var, result.layers[-1].name)
+        self._add(layer, work=float(spec.exchange_work))
+        self._note_node(var, layer.name)
 
     def _note_node(self, var: relax.Var, layer: str) -> None:
         """The ONNX node that a layer is for."""
@@ -306,25 +317,21 @@ class _Lowering:
         copy = machines.copy(type_.shape, type_.dtype, self.target.vector_unit)
         result.kernels[kernel] = machines.bound(copy, self.target.gpu)
         written = self._new_value(name, type_)
-        result.layers.append(
-            Layer(
-                name=name,
-                op="copy",
-                kernel=kernel,
-                implementation="vector",
-                description=f"copy {'×'.join(map(str, type_.shape))}",
-                args=(
-                    WeightArg(0, type_) if is_weight else ValueArg(source.value, type_, offset=source.offset),
-                    ValueArg(written.value, type_, written=True),
-                ),
-                weights=self._store(name, [source] if is_weight else [], 1),
-                scratch_nbytes=0,
-                flops=0,
-            )
+        layer = Layer(
+            name=name,
+            op="copy",
+            kernel=kernel,
+            implementation="vector",
+            description=f"copy {'×'.join(map(str, type_.shape))}",
+            args=(
+                WeightArg(0, type_) if is_weight else ValueArg(source.value, type_, offset=source.offset),
+                ValueArg(written.value, type_, written=True),
+            ),
+            weights=self._store(name, [source] if is_weight else [], 1),
+            scratch_nbytes=0,
+            flops=0,
         )
-        result.work.append(0.0)
-        result.rows.append(None)
-        result.seconds.append(None)
+        self._add(layer)
         return written
 
     def _schedule(self, var: relax.Var, gv: ir.GlobalVar, func: tirx.PrimFunc) -> generic.Scheduled:
