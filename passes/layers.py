@@ -153,3 +153,8 @@ def scalar(arg: ir.Expr) -> float | None:
     if isinstance(arg, ir.GenericConst) and math.prod(arg.value.shape) == 1:
         return float(arg.value.numpy().reshape(-1)[0])
     return None
+
+
+def operator_of(layer: relax.Function) -> str:
+    """The anchor of a layer function."""
+    return str(layer.attrs[LAYER])

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import tvm
 from tvm import relax
 
 from ..schedules import machines
-from ..schedules.integer.ways import runs_of as integer_runs
 from ..schedules.operators import concat, embedding
 from ..schedules.operators.concat import ConcatSpec
 from ..schedules.operators.embedding import EmbeddingSpec
 from ..schedules.preparation import WeightForm
 from ..schedules.registry import Candidate
-from ..schedules.strassen.ways import HalvesTransform
-from ..schedules.tiles.panel import Panel
 from ..schedules.tiles.place import Place
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
 from ..schedules.tiles.tile import VectorUnit
-from ..schedules.winograd.transforms import WeightTransform
 from . import attributes as names
 from .choose_kernels import chosen
 from .ir import bindings, dtype, operator, shape, with_functions
-from .layers import LayerReading, is_layer, read
+from .layers import is_layer, operator_of, read
 from .module_pass import module_pass
-from .panels import assemble, on_weights
+from .packing import pack
 from .tied_tables import Tied, embedding_of, tied_tables
 from .weights import weights_first
 
@@ -102,7 +97,7 @@ class _Mutator(relax.PyExprMutator):
         out = out_shape(reading.spec)
         args += [self._view(call.args[i], out) for i in reading.tensors]
         if candidate.panel is not None:
-            panel = self._pack(call, layer, reading, candidate)
+            panel = pack(self.builder_.emit, call.args, layer, reading, candidate)
             args += [panel, relax.prim_value(0), relax.prim_value(candidate.panel.blocks)]
         if names.PLACE in layer.attrs:
             return self._write_part(*names.decode_place(layer.attrs[names.PLACE]), kernel, args)
@@ -119,7 +114,7 @@ class _Mutator(relax.PyExprMutator):
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
         weights = {tied.reading.weight, tied.reading.bias, *tied.reading.vectors}
         args = [self.visit_expr(arg) if i in weights else arg for i, arg in enumerate(tied.call.args)]
-        panel = self._pack(relax.Call(tied.call.op, args), tied.layer, tied.reading, tied.candidate)
+        panel = pack(self.builder_.emit, args, tied.layer, tied.reading, tied.candidate)
         numbers = self.visit_expr(call.args[1].fields[0])
         operands = [numbers, panel, relax.prim_value(0), relax.prim_value(spec.blocks)]
         return relax.call_tir(self.kernels[key], operands, call.ty_args[0])
@@ -189,105 +184,6 @@ class _Mutator(relax.PyExprMutator):
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
         return self.kernels[key]
 
-    def _pack(self, call: relax.Call, layer: relax.Function, reading: LayerReading, candidate: Candidate) -> relax.Var:
-        op, emit, panel = relax.op, self.builder_.emit, candidate.panel
-        weight = call.args[reading.weight]
-        if operator_of(layer) == "matmul":
-            weight = emit(op.permute_dims(weight, (1, 0)))
-        kept = str(layer.attrs.get(names.DTYPE, "float32")).removeprefix(names.VALUES_OF)
-        if not panel.narrow and kept != "float32":
-            weight = on_weights(emit, f"round.{kept}", "float32", shape(weight), weight)
-        if candidate.weight_transform is not None:
-            weight = self._transform(weight, candidate.weight_transform)
-        channels = panel.groups * panel.group_channels
-        if panel.together > 1:
-            weight = self._in_runs(weight, reading.spec, panel)
-        lanes = relax.const(panel.channels().reshape(-1).astype(np.int64))
-
-        def blocks(value: relax.Expr, count: int) -> relax.Expr:
-            flat = emit(op.reshape(value, (channels, count)))
-            return emit(op.reshape(emit(op.take(flat, lanes, axis=0)), (panel.blocks, panel.block, count)))
-
-        def rows(value: relax.Expr, count: int) -> relax.Expr:
-            return emit(op.permute_dims(blocks(value, count), (0, 2, 1)))
-
-        def vector(index: int | None) -> relax.Expr:
-            if index is None:
-                return emit(op.zeros((panel.blocks, 1, panel.block), "float32"))
-            value = call.args[index]
-            if math.prod(shape(value)) == 1:
-                value = emit(op.broadcast_to(emit(op.reshape(value, (1,))), (channels,)))
-            return rows(value, 1)
-
-        if candidate.block_transform is None:
-            taps = rows(weight, panel.taps)
-        else:
-            per_channel = math.prod(shape(weight)) // channels
-            taps = self._combine(blocks(weight, per_channel), candidate.block_transform, panel.taps)
-        vectors = [vector(i) for i in reading.vectors]
-        return assemble(emit, panel, vector(reading.bias), taps, vectors, int(layer.attrs.get(names.INTEGERS, 0)))
-
-    def _in_runs(self, weight: relax.Expr, spec: ConvSpec, panel: Panel) -> relax.Var:
-        """Weights with zeros after every run of products that lie together."""
-        op, emit = relax.op, self.builder_.emit
-        runs, run = integer_runs(spec, panel.together)
-        split = emit(op.reshape(weight, (spec.out_channels, runs, spec.taps // runs)))
-        if spec.taps < panel.taps:
-            missing = emit(op.zeros((spec.out_channels, runs, run - spec.taps // runs), "float32"))
-            split = emit(op.concat([split, missing], axis=2))
-        return split
-
-    def _combine(self, weight: relax.Expr, transform: HalvesTransform, taps: int) -> relax.Var:
-        """float32[blocks, taps, block] of weights float32[blocks, block, in]: sums of their quarters."""
-        op, emit = relax.op, self.builder_.emit
-        blocks, whole, _ = shape(weight)
-        combinations = relax.const(transform.matrix, "float64")
-        exact = emit(op.astype(weight, "float64"))
-        for _ in range(transform.levels):
-            count, block, channels = shape(exact)
-            exact = emit(op.reshape(exact, (count, 2, block // 2, 2, channels // 2)))
-            exact = emit(op.reshape(emit(op.permute_dims(exact, (0, 3, 1, 2, 4))), (count, 4, channels * block // 4)))
-            combined = emit(op.matmul(combinations, exact))
-            exact = emit(op.reshape(combined, (count * len(transform.matrix), block // 2, channels // 2)))
-        combined = emit(op.astype(emit(op.permute_dims(exact, (0, 2, 1))), "float32"))
-        return emit(op.reshape(combined, (blocks, taps, whole)))
-
-    def _transform(self, weight: relax.Expr, transform: WeightTransform) -> relax.Var:
-        """G w Gᵀ of OHWI weights, as float32[out, a, a, in]: first along the kernel's rows, then along its columns.
-
-        Of a kernel of one row or one column float32[out, 1, a, in]: along that.
-        """
-        op, emit = relax.op, self.builder_.emit
-        g = relax.const(transform.matrix, "float64")
-        a, taps = transform.matrix.shape
-        if transform.stride > 1:
-            weight = self._in_pairs(weight, transform)
-        out, _, _, channels = shape(weight)
-        exact = emit(op.astype(weight, "float64"))
-        if not all(transform.axes):
-            line = emit(op.matmul(g, emit(op.reshape(exact, (out, taps, channels)))))
-            return emit(op.astype(emit(op.reshape(line, (out, 1, a, channels))), "float32"))
-        exact = emit(op.reshape(exact, (out, taps, taps * channels)))
-        rows = emit(op.reshape(emit(op.matmul(g, exact)), (out * a, taps, channels)))
-        both = emit(op.reshape(emit(op.matmul(g, rows)), (out, a, a, channels)))
-        return emit(op.astype(both, "float32"))
-
-    def _in_pairs(self, weight: relax.Expr, transform: WeightTransform) -> relax.Var:
-        """OHWI weights of pairs of pixels: float32[out, r, r, 4 · in], with zeros where there is no tap."""
-        op, emit = relax.op, self.builder_.emit
-        out, height, width, channels = shape(weight)
-        for axis, (before, after) in enumerate(transform.padding((height, width)), start=1):
-            missing = list(shape(weight))
-            parts = [weight]
-            for count, place in ((before, 0), (after, 1)):
-                if count:
-                    missing[axis] = count
-                    parts.insert(place * len(parts), emit(op.zeros(tuple(missing), "float32")))
-            weight = emit(op.concat(parts, axis=axis)) if len(parts) > 1 else weight
-        r, stride = transform.r, transform.stride
-        split = emit(op.reshape(weight, (out, r, stride, r, stride, channels)))
-        return emit(op.reshape(emit(op.permute_dims(split, (0, 1, 3, 2, 4, 5))), (out, r, r, stride**2 * channels)))
-
 
 def _form(spec: ConvSpec, candidate: Candidate) -> WeightForm:
     """The weights that a kernel takes."""
@@ -308,11 +204,6 @@ def _parts(mod: tvm.IRModule) -> dict[relax.Var, int]:
         elif operator(value) == "reshape" and value.args[0] in result:
             result[binding.var] = result[value.args[0]]
     return result
-
-
-def operator_of(layer: relax.Function) -> str:
-    """The anchor of a layer function."""
-    return str(layer.attrs[names.LAYER])
 
 
 def data_shapes(spec: ConvSpec | MatmulSpec) -> list[tuple[int, ...]]:
