@@ -10,7 +10,7 @@ import numpy as np
 from tvm import ir, relax
 
 from ..schedules.operators.attention import Access
-from .ir import bindings, dtype, operator, shape, static_tensor, uses
+from .ir import dtype, operator, shape, static_tensor, uses, values_of
 from .layers import scalar
 from .rebuild import permuted_axes
 from .views import View, access_of, factor_of, place_of, view_of
@@ -87,7 +87,7 @@ class Matcher:
     values: dict[relax.Var, ir.Expr] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.values = {binding.var: binding.value for binding in bindings(self.main)}
+        self.values = values_of(self.main)
         self.readers = uses(self.main)
         self.from_weights = weight_vars(self.main)
         self.known: dict[relax.Var, np.ndarray] = {}
@@ -265,7 +265,7 @@ class Matcher:
     def value(self, var: relax.Var) -> np.ndarray:
         """The value of a variable that depends on weights only."""
         if var not in self.known:
-            self.known[var] = self.evaluate(function_of(self.main, var))[0]
+            self.known[var] = self.evaluate(function_of(self.main, self.values, var))[0]
         return self.known[var]
 
     def _masked(self, call: relax.Call) -> tuple[ir.Expr, _Applied] | None:

@@ -9,7 +9,7 @@ from tvm import ir, relax
 
 from .attributes import DTYPE, INTEGERS, LAYER, WEIGHTS
 from .integers import integer_ranges
-from .ir import bindings, dtype, operator, shape, static_tensor, uses, with_functions
+from .ir import bindings, dtype, operator, shape, static_tensor, uses, values_of, with_functions
 from .layers import ANCHORS, ELEMENTWISE, scalar
 from .module_pass import module_pass
 from .weights import KeptWeight, WeightType, weight_vars
@@ -167,7 +167,7 @@ class _Rewriter:
     def __init__(self, mod: tvm.IRModule, main: relax.Function, groups: dict, weight_type: WeightType) -> None:
         self.mod, self.main, self.groups, self.weight_type = mod, main, groups, weight_type
         self.inner = {binding.var for group in groups.values() for binding in group[:-1]}
-        self.from_weights = weight_vars(main)
+        self.from_weights, self.values = weight_vars(main), values_of(main)
         self.ranges = integer_ranges(main)
         self.builder = relax.BlockBuilder(mod.clone())
 
@@ -211,7 +211,7 @@ class _Rewriter:
         attrs = {LAYER: name, WEIGHTS: weights}
         kept = group[0].value.args[1]
         if kept in self.from_weights:
-            weight = KeptWeight(self.main, kept, 1 if name == "matmul" else 0)
+            weight = KeptWeight(self.main, self.values, kept, 1 if name == "matmul" else 0)
             dtype = self.weight_type([binding.var.name for binding in group], weight)
             attrs |= {DTYPE: dtype} if dtype != "float32" else {}
             low, high = self.ranges.get(group[0].value.args[0], (0.0, math.inf))

@@ -26,6 +26,11 @@ def bindings(func: relax.Function) -> Iterator[relax.VarBinding]:
         yield from block.bindings
 
 
+def values_of(func: relax.Function) -> dict[relax.Var, ir.Expr]:
+    """The variables of a straight-line function, in order, and their values."""
+    return {binding.var: binding.value for binding in bindings(func)}
+
+
 def shape(expr: ir.Expr) -> tuple[int, ...]:
     """The static shape of a tensor."""
     return tuple(int(extent) for extent in expr.ty.shape.values)

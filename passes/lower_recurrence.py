@@ -15,7 +15,7 @@ from ..schedules.recurrent.spec import RecurrentSpec
 from ..schedules.recurrent.ways import Phase, Recurrent
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import RECURRENCE, VALUES_OF, kernel_attributes
-from .ir import bindings, operator, shape
+from .ir import bindings, operator, shape, values_of
 from .module_pass import module_pass
 from .panels import assemble, on_weights
 from .rebuild import MainRewriter
@@ -68,7 +68,7 @@ class _Lowerer(MainRewriter):
     def __init__(self, mod: tvm.IRModule, given: LowerRecurrence) -> None:
         super().__init__(mod)
         self.unit, self.weight_type, self.measured = given.unit, given.weight_type, given.measured
-        self.from_weights = weight_vars(self.main)
+        self.from_weights, self.old = weight_vars(self.main), values_of(self.main)
         self.kernels: dict[RecurrentSpec, ir.GlobalVar] = {}
         self.read: dict[ir.Expr, set[int]] = {}  # by variable of a tuple: its elements that are read
         for binding in bindings(self.main):
@@ -85,7 +85,7 @@ class _Lowerer(MainRewriter):
         spec = replace(RecurrentSpec.decode(text.value), outputs=outputs)
         kept = "float32"
         if all(one in self.from_weights for one in (weights, bias, *others[: spec.peepholes])):  # all of the panel
-            kept = self.weight_type([var.name], KeptWeight(self.main, weights, 0))
+            kept = self.weight_type([var.name], KeptWeight(self.main, self.old, weights, 0))
         table = self.substitute(weights)
         if kept.startswith(VALUES_OF):
             table = on_weights(self.emit, f"round.{kept.removeprefix(VALUES_OF)}", "float32", shape(table), table)

@@ -13,7 +13,7 @@ from ..schedules.operators import embedding
 from ..schedules.operators.embedding import EmbeddingSpec
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import FETCH, VALUES_OF, kernel_attributes
-from .ir import dtype, operator, shape, static_tensor
+from .ir import dtype, operator, shape, static_tensor, values_of
 from .module_pass import module_pass
 from .panels import on_weights
 from .rebuild import MainRewriter
@@ -45,7 +45,7 @@ class _Slicer(MainRewriter):
     def __init__(self, mod: tvm.IRModule, unit: VectorUnit, weight_type: WeightType) -> None:
         super().__init__(mod)
         self.unit, self.weight_type = unit, weight_type
-        self.from_weights = weight_vars(self.main)
+        self.from_weights, self.old = weight_vars(self.main), values_of(self.main)
         self.kernels: dict[EmbeddingSpec, ir.GlobalVar] = {}
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
@@ -67,7 +67,7 @@ class _Slicer(MainRewriter):
     def _lookup(self, var: relax.Var, call: relax.Call) -> ir.Expr:
         table, ids = call.args
         rows, *rest = shape(table)
-        kept = self.weight_type([var.name], KeptWeight(self.main, table, 0))
+        kept = self.weight_type([var.name], KeptWeight(self.main, self.old, table, 0))
         values_of, kept = kept.startswith(VALUES_OF), kept.removeprefix(VALUES_OF)
         spec = EmbeddingSpec(shape(ids) or (1,), dtype(ids), rows, math.prod(rest), "float32" if values_of else kept)
         panel = self.emit(self.reshape(self.substitute(table), (rows, spec.width)))

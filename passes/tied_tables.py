@@ -42,8 +42,7 @@ class _Source:
 def tied_tables(mod: tvm.IRModule, unit: VectorUnit) -> dict[relax.Var, Tied]:
     """By the variable of an embedding's table the dense layer that has the same weights.
 
-    A row is a column of a block, so that a whole block is read to fetch a row. Tables whose rows are worth fetching only
-    if adjacent stay apart.
+    A row is a column of a block, so that a whole block is read to fetch a row.
     """
     values = {binding.var: binding.value for binding in bindings(mod["main"])}
     tables: list[tuple[relax.Var, EmbeddingSpec]] = []
@@ -70,9 +69,7 @@ def _fits(spec: EmbeddingSpec, tied: Tied) -> bool:
     candidate, panel = tied.candidate, tied.candidate.panel
     if panel is None or panel.groups > 1 or panel.together > 1 or candidate.weight_transform or candidate.block_transform:
         return False
-    if (panel.group_channels, panel.taps, panel.kept) != (spec.rows, spec.width, spec.kept) or panel.block > spec.rows:
-        return False
-    return tied.spec(spec).worth_fetching or not spec.worth_fetching
+    return (panel.group_channels, panel.taps, panel.kept) == (spec.rows, spec.width, spec.kept) and panel.block <= spec.rows
 
 
 def _rows_of(panel: relax.Var, spec: EmbeddingSpec, values: dict) -> _Source:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import ir, relax
@@ -17,18 +17,22 @@ class KeptWeight:
     """The weights of a layer, a variable of main."""
 
     main: relax.Function
+    values: Mapping[relax.Var, ir.Expr]  # of main, by variable
     var: relax.Var
     axis: int | None  # of the output channels, if one of its axes is
 
     def made_of(self) -> KeptWeight:
         """The weight of which this is only a reshape or permutation."""
-        values = {binding.var: binding.value for binding in bindings(self.main)}
         var, axis = self.var, self.axis
-        while (name := operator(value := values.get(var))) in ("permute_dims", "reshape"):
+        while (name := operator(value := self.values.get(var))) in ("permute_dims", "reshape"):
             if axis is not None:
                 axis = _permuted(value, axis) if name == "permute_dims" else _reshaped(value, axis)
             var = value.args[0]
-        return KeptWeight(self.main, var, axis)
+        return replace(self, var=var, axis=axis)
+
+    def function(self) -> relax.Function:
+        """As `function_of`."""
+        return function_of(self.main, self.values, self.var)
 
     @property
     def index(self) -> int | None:
@@ -41,14 +45,20 @@ class KeptWeight:
 WeightType = Callable[[Sequence[str], KeptWeight], str]
 
 
-def function_of(main: relax.Function, wanted: relax.Var) -> relax.Function:
-    """A function of all of main's weights that returns `wanted`, which depends on weights only."""
-    needed, order = {wanted}, []
-    for binding in reversed(list(bindings(main))):
-        if binding.var in needed:
-            needed.update(relax.analysis.free_vars(binding.value))
-            order.insert(0, binding)
-    block = relax.BindingBlock([relax.VarBinding(binding.var, binding.value) for binding in order])
+def function_of(main: relax.Function, values: Mapping[relax.Var, ir.Expr], wanted: relax.Var) -> relax.Function:
+    """A function of all weights of `main` that returns `wanted`, which depends on weights only. `values` are by variable."""
+    order: list[relax.Var] = []
+    seen: set[relax.Var] = set()
+    ahead = [(wanted, False)]
+    while ahead:  # depth first: for networks of thousands of weights it looks at no other bindings
+        var, follows = ahead.pop()
+        if follows:
+            order.append(var)
+        elif var in values and var not in seen:
+            seen.add(var)
+            ahead.append((var, True))
+            ahead += [(operand, False) for operand in relax.analysis.free_vars(values[var])]
+    block = relax.BindingBlock([relax.VarBinding(var, values[var]) for var in order])
     return relax.Function(list(main.params[num_inputs(main) :]), relax.SeqExpr([block] if order else [], wanted), wanted.ty)
 
 

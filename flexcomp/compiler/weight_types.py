@@ -13,7 +13,7 @@ from flexcomp.frontend import node_name, node_of
 from flexcomp.passes.attributes import VALUES_OF
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.ir import bindings, dtype, operator, shape
-from flexcomp.passes.weights import KeptWeight, function_of
+from flexcomp.passes.weights import KeptWeight
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, natural, require_fits
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES, element_type
 
@@ -103,7 +103,7 @@ class WeightTypes:
     def _natural(self, weight: KeptWeight) -> str:
         if len(shape(weight.var)) < 2 or dtype(weight.var) != "float32":
             return "float32"
-        function = function_of(weight.main, weight.var)
+        function = weight.function()
         counted = _reads_integers(function)
         if weight.index is None and not counted and not _moves_only(function):
             return "float32"  # folding, as of batch norms, leaves no coarse numbers
@@ -125,7 +125,7 @@ class WeightTypes:
     def _error(self, weight: KeptWeight, kind: str) -> OutOfRangeError | None:
         key = (weight.var, kind)
         if kind != "float32" and key not in self._known:
-            values = self._evaluate(function_of(weight.main, weight.var))[0]
+            values = self._evaluate(weight.function())[0]
             self._known[key] = _misfit(np.asarray(values), kind)
         return self._known.get(key)
 

@@ -29,7 +29,7 @@ _BLOCK_NBYTES = 256 * 1024  # of a load, about
 _ALIGN = 64  # bytes; blocks start at multiples of it
 _PAGE = 4096  # bytes that are read at a time
 _WORTHWHILE = 0.25  # of a table: rows are fetched where that reads less
-_INTERLEAVED = 1 / 12  # the same, where whole blocks are read: a layer that shares the table reads the whole table once more
+_SHARED = 1.0  # the same of a table that another layer reads as well: loading the table for its rows would be a second time
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class EmbeddingSpec:
         """Whether the rows that are asked for are so few that an inference reads them instead of the table."""
         piece = math.prod(self.panel[1:]) * WEIGHT_DTYPES[self.dtype] if self.interleaved else self.row_nbytes
         most = (piece // _PAGE + 2) * _PAGE  # around a piece of the file
-        part = _INTERLEAVED if self.interleaved else _WORTHWHILE
+        part = _SHARED if self.interleaved else _WORTHWHILE
         return math.prod(self.ids) * most <= part * self.rows * self.row_nbytes
 
     @property

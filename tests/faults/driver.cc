@@ -10,11 +10,16 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <new>
+#include <optional>
+#include <string>
 
 #include "pool_scenario.h"
 #include "session_scenario.h"
@@ -23,24 +28,54 @@ namespace {
 
 using namespace faults;
 
-constexpr unsigned kSecondsToHang = 30;
+constexpr int kSecondsToHang = 30;
+
+// Whether a thread of the process wants a core or waits for the disk: on a busy machine it may wait for a core for long.
+bool IsAtWork(pid_t process) {
+  const std::string tasks = "/proc/" + std::to_string(process) + "/task";
+  std::error_code gone;
+  for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
+    std::ifstream file(task.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    const size_t name = stat.rfind(") ");
+    if (name != std::string::npos && (stat[name + 2] == 'R' || stat[name + 2] == 'D')) return true;
+  }
+  return false;
+}
+
+// The status of a child that has ended; none: it slept for too long, and was killed.
+std::optional<int> StatusOf(pid_t child) {
+  sigset_t ended;
+  sigemptyset(&ended);
+  sigaddset(&ended, SIGCHLD);
+  const timespec second{1, 0};
+  int status = 0;
+  for (int asleep = 0; asleep < kSecondsToHang; asleep = IsAtWork(child) ? 0 : asleep + 1) {
+    if (::waitpid(child, &status, WNOHANG) == child) return status;
+    ::sigtimedwait(&ended, nullptr, &second);
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  return std::nullopt;
+}
 
 // Runs the scenario in a process of its own.
 void Play(const Scenario& scenario, uint64_t n, int variant) {
   new (outcome) Outcome();
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(kSecondsToHang);
+    const rlimit computing{kSecondsToHang, kSecondsToHang};
+    ::setrlimit(RLIMIT_CPU, &computing);
     fault_step(false);
     scenario.Play(n, variant);
     End();
   }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+  const std::optional<int> status = StatusOf(child);
+  if (!status || (WIFSIGNALED(*status) && (WTERMSIG(*status) == SIGXCPU || WTERMSIG(*status) == SIGKILL)))
     Note("hang", outcome->step, outcome->message);
-  else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    Note("crash", outcome->step, WIFSIGNALED(status) ? ::strsignal(WTERMSIG(status)) : "it ended itself");
+  else if (!WIFEXITED(*status) || WEXITSTATUS(*status) != 0)
+    Note("crash", outcome->step, WIFSIGNALED(*status) ? ::strsignal(WTERMSIG(*status)) : "it ended itself");
   else if (n > 0 && outcome->call.name == nullptr)
     Note("unfired", "", "");
 }
@@ -65,6 +100,10 @@ int main(int argc, char** argv) {
   const std::string name = argv[1];
   const int lanes = name.starts_with("pool-") ? std::atoi(name.c_str() + 5) : 1;
   UseCores(lanes);
+  sigset_t ended;
+  sigemptyset(&ended);
+  sigaddset(&ended, SIGCHLD);
+  ::pthread_sigmask(SIG_BLOCK, &ended, nullptr);  // it is waited for
   std::unique_ptr<Scenario> made;
   if (name == "session") made = std::make_unique<SessionScenario>();
   else made = std::make_unique<PoolScenario>(lanes);

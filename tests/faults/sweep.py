@@ -10,11 +10,12 @@ import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -27,6 +28,7 @@ from tests.runtime import tiny
 
 HERE = Path(__file__).resolve().parent
 _PART = 20  # calls that one process of the driver lets fail
+_TOLD = 200  # calls between two lines of progress
 GOOD = ("right", "error")  # verdicts; "unfired" says that there were fewer calls this time
 MEMORY = Path("/dev/shm")
 KINDS = {  # what is played, where the weights lie, and how they are read
@@ -57,6 +59,8 @@ class Harness:
     def __init__(self, network, x: np.ndarray, folder: Path) -> None:
         self._network = network
         self._driver, self._interposer = folder / "driver", folder / "interposer.so"
+        # A copy: another may be installed in the hours of a sweep.
+        self._runtime = Path(shutil.copy(runtime_ext.runtime_library(), folder / "runtime.so"))
         ffi = Path(find_spec("tvm_ffi").submodule_search_locations[0])
         compiler = ["g++", "-std=c++20", "-O1", "-Wall", "-Wextra"]
         for command in (
@@ -93,21 +97,25 @@ class Harness:
             done = subprocess.run(
                 [*files, json.dumps(options), *map(str, budgets)], input="\n".join(map(str, numbers)),
                 capture_output=True, text=True, check=False,
-                env={**os.environ, "LD_PRELOAD": str(self._interposer), "FLEXCOMP_RUNTIME": str(runtime_ext.runtime_library())},
+                env={**os.environ, "LD_PRELOAD": str(self._interposer), "FLEXCOMP_RUNTIME": str(self._runtime)},
             )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"the driver ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout.splitlines()
 
 
-def sweep(harness: Harness, kind: str, sample: int | None = None, seed: int = 0, jobs: int = 2) -> Iterator[Fault]:
-    """All faults of one kind, or a random sample of the calls."""
+def sweep(
+    harness: Harness, kind: str, sample: int | None = None, seed: int = 0, jobs: int = 2,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[Fault]:
+    """All faults of one kind, or a random sample of the calls; `report(done, total)` counts the calls."""
     numbers = list(range(1, harness.calls(kind) + 1))
     if sample is not None:
         numbers = sorted(random.Random(seed).sample(numbers, min(sample, len(numbers))))
     parts = [numbers[at : at + _PART] for at in range(0, len(numbers), _PART)]
     with ThreadPoolExecutor(jobs) as pool:
-        for faults in pool.map(lambda part: harness.faults(kind, part), parts):
+        for done, faults in enumerate(pool.map(lambda part: harness.faults(kind, part), parts), 1):
+            report(min(done * _PART, len(numbers)), len(numbers))
             yield from faults
 
 
@@ -135,7 +143,12 @@ def main() -> int:
         harness = Harness(network, np.random.default_rng(1).standard_normal(tiny.N).astype("f4"), Path(folder))
         for kind in arguments.kind or kinds():
             faults = []
-            for fault in sweep(harness, kind, arguments.sample, arguments.seed, arguments.jobs):
+
+            def report(done: int, total: int, kind: str = kind) -> None:
+                if done % _TOLD == 0 or done == total:
+                    print(f"{kind}: {done} of {total} calls", file=sys.stderr, flush=True)
+
+            for fault in sweep(harness, kind, arguments.sample, arguments.seed, arguments.jobs, report):
                 faults.append(fault)
                 if fault.verdict not in (*GOOD, "unfired"):
                     print(f"{kind}: NOT AS IT SHOULD BE: {fault}", flush=True)

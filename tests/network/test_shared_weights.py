@@ -113,9 +113,9 @@ def towers() -> onnx.ModelProto:
     return model(nodes, [value(f"x{s}", 1, 64, s, s) for s in sizes], [value(f"y{s}", 1, 64, s, s) for s in sizes], weights)
 
 
-def tied() -> onnx.ModelProto:
+def tied(numbers: int) -> onnx.ModelProto:
     """Rows of a table, and products with the table, whose last block overlaps the one before it."""
-    rows, numbers = 4101, 3
+    rows = 4101
     nodes = [node("Gather", ["w", "ids"], ["e"]), node("MatMul", ["e", "v"], ["m"]), node("Tanh", ["m"], ["h"])]
     nodes += [node("Transpose", ["w"], ["t"]), node("MatMul", ["h", "t"], ["y"])]
     weights = {"w": (RNG.standard_normal((rows, 64)) / 8).astype("f4"), "v": (RNG.standard_normal((64, 64)) / 8).astype("f4")}
@@ -132,7 +132,8 @@ MODELS = {
     "loop, weight in its body": lambda: loop(True),
     "heads": heads,
     "towers": towers,
-    "tied": tied,
+    "tied": lambda: tied(3),
+    "tied, 17 rows": lambda: tied(17),
     "a bias for each level": lambda: levels("bias", "bias", ""),
     "a batch norm for each level": lambda: levels("bias norm", "norm", "norm scale"),
 }

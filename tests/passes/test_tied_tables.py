@@ -89,7 +89,6 @@ def test_both_read_the_layers_panel(table, kinds):
         ({}, ("float32", "bfloat16")),
         ({}, ("bfloat16", "float32")),
         ({}, ("values of int8", "float32")),
-        ({"numbers": 60},),  # fetched where rows follow each other, and not worth it where they are parts of blocks
     ],
     ids=str,
 )
@@ -99,9 +98,10 @@ def test_tables_of_their_own(options):
     assert not first.same_as(second)
 
 
-def test_tables_of_which_most_is_asked_for_are_shared():
-    """Neither way are rows fetched."""
-    first, second = panels(packed(network(numbers=800)))
+@pytest.mark.parametrize("numbers", [60, 800])
+def test_tables_are_shared_however_many_rows_are_asked_for(numbers):
+    """For 60 rows fetching pays if they follow each other, and not if they are parts of blocks; for 800 it never does."""
+    first, second = panels(packed(network(numbers=numbers)))
     assert first.same_as(second)
 
 
