@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # How long `make fuzz` takes, without compiling.
 FUZZ_SECONDS := 120
 
-.PHONY: help demo test faults fuzz sanitize bench lint site clean
+.PHONY: help demo test faults fuzz sanitize bench measurements lint site clean
 
 help:
 	@echo "make demo   build networks, run them in four memory budgets, compare with ONNX Runtime"
@@ -20,7 +20,8 @@ help:
 	@echo "make fuzz   change programs, weights files, greetings and models at random, draw new examples for property tests,"
 	@echo "            FUZZ_SECONDS long; needs clang, but for ARGS='--only properties' or models"
 	@echo "make sanitize  run the tests of the runtime with sanitizers of addresses, undefined behaviour and threads"
-	@echo "make bench  measure flexcomp beside ncnn, ONNX Runtime, MNN and OpenVINO (an hour; ARGS=... for less)"
+	@echo "make bench  measure flexcomp next to ncnn, ONNX Runtime, MNN and OpenVINO (an hour; ARGS=... for less)"
+	@echo "make measurements  measure the tables of docs/measurements again (20 quiet minutes; ARGS='cold soak' for some parts)"
 	@echo "make lint   check style with ruff, the words of documents and comments, and that no room imports from above it"
 	@echo "make site   write the documentation as a site to build/site, and check its links"
 	@echo "make clean  remove the virtual environment and everything built"
@@ -49,6 +50,10 @@ sanitize:
 bench:
 	@bash scripts/environment.sh $(VENV) bench
 	$(PYTHON) -m benchmarks.compare --json $(RESULTS)/compare.json --summary $(SHOWN)/comparison.json --picture $(SHOWN)/comparison.png $(ARGS)
+
+measurements:
+	@bash scripts/environment.sh $(VENV) bench
+	bash scripts/measurements.sh $(VENV) $(ARGS)
 
 lint:
 	@bash scripts/environment.sh $(VENV) test
