@@ -14,6 +14,7 @@ from .keep_spreading import KeepSpreading
 from .lower_attention import LowerAttention
 from .lower_operators import LowerOperators
 from .lower_recurrence import LowerRecurrence
+from .multiply_integers import MultiplyIntegers
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
@@ -43,6 +44,7 @@ __all__ = [
     "LowerAttention",
     "LowerOperators",
     "LowerRecurrence",
+    "MultiplyIntegers",
     "PlaceParts",
     "PretransformWeights",
     "RecogniseNorms",

@@ -109,9 +109,12 @@ class _Lowerer(MainRewriter):
         def vector(value: ir.Expr) -> relax.Var:
             return emit(op.reshape(emit(op.take(value, order, axis=0)), (panel.blocks, 1, panel.block)))
 
-        taken = emit(op.reshape(emit(op.take(table, order, axis=0)), (panel.blocks, panel.block, panel.taps)))
+        taken = emit(op.reshape(emit(op.take(table, order, axis=0)), (panel.blocks, panel.block, spec.hidden)))
         taps = emit(op.permute_dims(taken, (0, 2, 1)))
-        return assemble(emit, panel, vector(bias), taps, [vector(value) for value in vectors])
+        if missing := panel.taps - spec.hidden:
+            taps = emit(op.concat([taps, emit(op.zeros((panel.blocks, missing, panel.block), "float32"))], axis=1))
+        # Where states are packed, the zero point decides in every step what sums begin with: so many sums of weights.
+        return assemble(emit, panel, vector(bias), taps, [vector(value) for value in vectors], least=panel.lowest + 1)
 
     def _chosen(self, spec: RecurrentSpec) -> tuple[Recurrent, float | None]:
         """The way to compute a layer, and its time if that was measured."""

@@ -22,6 +22,7 @@ from flexcomp.passes import (
     LowerAttention,
     LowerOperators,
     LowerRecurrence,
+    MultiplyIntegers,
     PlaceParts,
     PretransformWeights,
     RecogniseNorms,
@@ -62,7 +63,7 @@ def transformers(
     measured: Measured | None = None,
 ) -> list[Pass]:
     """Indices are checked; attention, large embeddings and recurrences are calls of kernels; products and sums take
-    the place of broadcasts.
+    the place of broadcasts; integers are multiplied as they are.
 
     `evaluate` gives the result of a function of the weights; recurrences have the kernels that `measured` times speak for.
     """
@@ -70,6 +71,7 @@ def transformers(
         CheckIndices(evaluate),
         FuseAttention(unit, evaluate),
         SplitProducts(),
+        MultiplyIntegers(unit, weight_type),
         ReduceBroadcasts(),
         LowerAttention(unit),
         SliceEmbeddings(unit, weight_type),

@@ -150,16 +150,28 @@ def signed_sums(signs: np.ndarray, operands: np.ndarray) -> np.ndarray:
     return result
 
 
+_OF_ROWS = {
+    "round": narrow_panel.rounded,
+    "rows": narrow_panel.pack_rows,
+    "integers": narrow_panel.integers,
+    "scales": narrow_panel.scales,
+}
+
+
 def _narrowed(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
-    """Functions that passes call: flexcomp.(pack|round|rows).KEPT, and flexcomp.pack_together.KEPT.4.OFFSET."""
+    """Functions that passes call: flexcomp.(pack|round|rows|integers|scales).KEPT, flexcomp.pack_together.KEPT.4.OFFSET, and
+    flexcomp.lacking, a mark."""
     function, *operands = call.args
-    _, what, name, *numbers = function.global_symbol.split(".")
+    _, what, *names = function.global_symbol.split(".")
+    if what == "lacking":
+        return making.rows(operands[0], first, end)
+    name, *numbers = names
     given = [making.rows(operand, first, end) for operand in operands]
     if what == "pack_together":
         return narrow_panel.pack_together(*given, name, shape(call)[1], *map(int, numbers))
     if what == "pack":
         return narrow_panel.pack(*given, name, shape(call)[1])
-    return (narrow_panel.rounded if what == "round" else narrow_panel.pack_rows)(*given, name)
+    return _OF_ROWS[what](*given, name)
 
 
 def _axes(value) -> tuple[int, ...] | None:

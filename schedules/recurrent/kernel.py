@@ -26,7 +26,7 @@ from ..tiles.rows import cover, for_each_vector
 from ..tiles.tile import pieces, runs, split_evenly
 from . import cells
 from .cells import Products
-from .state import quantise
+from .state import quantise, quantised
 from .ways import PARTIAL_TERMS, Phase, Recurrent
 
 
@@ -58,6 +58,9 @@ class _Recurrence:
         # Places in scratch: of states twice, then of cells twice, or of results of a GRU's first phase.
         self.cells, self.update, self.reset = 2 * self.size, 2 * self.size, 3 * self.size
         self.quantised = 4 * self.size  # of an LSTM
+        if dots := way.dots:
+            extent = way.scratch[0][0] * 4 // dots.itemsize
+            self.packed = T.decl_buffer((extent,), dots.kind, data=self.work.data)
 
     def emit(self) -> None:
         spec = self.spec
@@ -68,7 +71,7 @@ class _Recurrence:
             self.now = T.bind(self.step % 2 * self.size)
             self.next = T.bind(self.size - self.now)
             if spec.quantised_state:
-                self.scale = quantise(self.work, self.now, self.quantised, self.size, self.width)
+                self._quantise()
             for number in range(len(self.way.phases)):
                 self._phase(number)
         last = spec.steps % 2 * self.size
@@ -79,6 +82,30 @@ class _Recurrence:
                         self.given[name], self.work[vector(place + row + at, lanes)], [vector(row + at, lanes)]
                     )
                 )
+
+    def _quantise(self) -> None:
+        """Write the state in 8 bits: packed integers, or in float32 without their zero point."""
+        state = quantised(self.work, self.now, self.size, self.width)
+        self.scale, dots = state.scale, self.way.dots
+        if dots:
+            # Packed factors are offset + integer - zero point.
+            self.offset = T.bind(state.zero + tirx.const(float(dots.lowest), "float32"))
+
+        def some(row, at, lanes: int) -> None:
+            value = quantise(state, self.work[vector(self.now + row + at, lanes)], lanes)
+            if not dots:
+                T.buffer_store(self.work, value, [vector(self.quantised + row + at, lanes)])
+                return
+            of = "" if lanes == 1 else f"x{lanes}"
+            packed = tirx.Cast(f"{dots.kind}{of}", tirx.Cast(f"int32{of}", value + spread(self.offset, lanes)))
+            place = self._packed_row(row // self.spec.hidden) + at
+            T.buffer_store(self.packed, packed, [vector(place, lanes)])
+
+        self._for_each_row(some)
+
+    def _packed_row(self, row):
+        """Where the packed state of a row of the batch begins."""
+        return self.quantised * 4 // self.way.dots.itemsize + row * self.way.phases[0].panel.taps
 
     def _for_each_row(self, body: Callable) -> None:
         """Emit `body(first element of a row, vector's place in it, its lanes)`."""
@@ -108,7 +135,7 @@ class _Recurrence:
         self.number, self.panel = number, self.panels[number]
         with self._in_turn(blocks) as block:
             if phase.is_whole:
-                self.acc = Accumulators(phase.rows, self._columns(phase))
+                self.acc = self._accumulators(phase.rows, self._columns(phase))
             else:
                 self.sums = [T.alloc_buffer((phase.rows * phase.units,), "float32", scope="global") for _ in phase.gates]
             self.unit = T.bind(tirx.min(block * phase.units, spec.hidden - phase.units)) if blocks > 1 else 0
@@ -129,6 +156,9 @@ class _Recurrence:
             with T.serial(start, stop) as i:
                 yield T.bind(tirx.Select(self.step % 2 == 0, i, start + stop - 1 - i))
 
+    def _accumulators(self, rows: int, columns: list[tuple[int, int]]) -> Accumulators:
+        return (self.way.dots.accumulators if self.way.dots else Accumulators)(rows, columns)
+
     def _columns(self, phase: Phase) -> list[tuple[int, int]]:
         """The vectors of a block: (column, lanes)."""
         return [
@@ -140,18 +170,29 @@ class _Recurrence:
     def _tile(self, phase: Phase, top, size: int) -> None:
         """All of a step for some rows of the batch and the units of a block."""
         seen = self.reset if self.number else self.quantised if self.spec.quantised_state else self.now
-        left_at = T.bind(seen + top * self.spec.hidden)
+        left_at = T.bind(self._packed_row(top) if self.way.dots else seen + top * self.spec.hidden)
         tap = T.bind(self.panel.weights_at(self.at))
         if phase.is_whole:
-            self.acc.fill(size, lambda start, lanes: self.panel.begin(self.at, start, lanes))
+            self.acc.fill(size, self._begin_sums)
             self._reduce(phase, self.acc, size, left_at, tap, self.spec.hidden)
             for row in range(size):
-                self._row(phase, top + row, lambda column, lanes, row=row: self.acc.get(row, column, lanes))
+                self._row(phase, top + row, lambda column, lanes, row=row: self._total(self.acc, row, column, lanes))
             return
         self._add_up(phase, size, left_at, tap)
         # A loop: with constant indices sums would be in registers, which the products need.
         with T.serial(size) as row:
             self._row(phase, top + row, lambda column, lanes: self._sum(phase, row, column, lanes))
+
+    def _begin_sums(self, start, lanes: int) -> tirx.Expr:
+        if not self.way.dots:
+            return self.panel.begin(self.at, start, lanes)
+        # The panel has the sum of a column's weights, by which packed factors are off.
+        offset = tirx.Cast("int32", self.offset)
+        return self.panel.beginning(self.at, start, lanes) * spread(tirx.const(0, "int32") - offset, lanes)
+
+    def _total(self, acc: Accumulators, row: int, column: int, lanes: int) -> tirx.Expr:
+        total = acc.get(row, column, lanes)
+        return tirx.Cast("float32" if lanes == 1 else f"float32x{lanes}", total) if self.way.dots else total
 
     def _sum(self, phase: Phase, row, column: int, lanes: int) -> tirx.Expr:
         place, start = divmod(column, phase.units)
@@ -160,30 +201,43 @@ class _Recurrence:
     def _add_up(self, phase: Phase, size: int, left_at, tap) -> None:
         """Products with a block whose columns, or whose sums, are too many for the registers: some after the other."""
         hidden, columns = self.spec.hidden, self._columns(phase)
-        parts = math.ceil(hidden / PARTIAL_TERMS)
+        parts = 1 if self.way.dots else math.ceil(hidden / PARTIAL_TERMS)
         each = math.ceil(hidden / (parts * phase.depth)) * phase.depth
         vectors = math.ceil(len(columns) / phase.parts)
         for first_column in range(0, len(columns), vectors):
             some = columns[first_column : first_column + vectors]
-            acc = Accumulators(size, some)
+            acc = self._accumulators(size, some)
             for part in range(parts):
                 first, count = part * each, min(each, hidden - part * each)
-                acc.fill(size, lambda start, lanes, part=part: zero(lanes) if part else self.panel.begin(self.at, start, lanes))
+                acc.fill(size, lambda start, lanes, part=part: zero(lanes) if part else self._begin_sums(start, lanes))
                 self._reduce(phase, acc, size, left_at + first, tap + first * phase.panel.block, count)
                 for row in range(size):
                     for column, lanes in some:
-                        value = acc.get(row, column, lanes)
+                        value = self._total(acc, row, column, lanes)
                         value = value + self._sum(phase, row, column, lanes) if part else value
                         place, start = divmod(column, phase.units)
                         T.buffer_store(self.sums[place], value, [vector(row * phase.units + start, lanes)])
 
     def _reduce(self, phase: Phase, acc: Accumulators, size: int, left_at, tap, count) -> None:
+        panel = phase.panel
+        if dots := self.way.dots:
+            together = dots.together
+
+            def left(row: int, step, lanes: int) -> tirx.Expr:
+                some = self.packed[vector(left_at + row * panel.taps + together * step, together * lanes)]
+                return tirx.reinterpret("int32" if lanes == 1 else f"int32x{lanes}", some)
+
+            def right(step, start: int, lanes: int) -> tirx.Expr:
+                return self.panel.buffer[vector(tap + together * (step * panel.block + start), together * lanes)]
+
+            lane.reduce(acc, list(range(size)), panel.taps // together, left, right, phase.depth)
+            return
         lane.reduce(
             acc,
             list(range(size)),
             count,
             lambda row, step, lanes: self.work[vector(left_at + row * self.spec.hidden + step, lanes)],
-            lambda step, start, lanes: self.panel.weights(tap + step * phase.panel.block + start, lanes),
+            lambda step, start, lanes: self.panel.weights(tap + step * panel.block + start, lanes),
             phase.depth,
         )
 

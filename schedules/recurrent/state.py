@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..tiles.emit import spread, vector
-from ..tiles.rows import cover, for_each_vector, reduce_row
+from ..tiles.rows import cover, reduce_row
 
 _MOST = 255.0  # of unsigned 8 bits
 
 
-def quantise(work: tirx.Buffer, at, to, size: int, width: int) -> tirx.Expr:
-    """Write the integers that stand for `size` numbers from `at` on to `to`, as float32 without their zero point; their scale.
+@dataclass(frozen=True)
+class Quantised:
+    """How integers stand for a state: scale · (integer - zero point)."""
 
-    DynamicQuantizeLinear and DequantizeLinear with a scale of 1: the range is that of the numbers and 0.
-    """
+    scale: tirx.Expr  # float32
+    zero: tirx.Expr  # float32, an integer from 0 to 255
+
+
+def quantised(work: tirx.Buffer, at, size: int, width: int) -> Quantised:
+    """How `size` numbers from `at` on are quantised: as DynamicQuantizeLinear does, by the range of the numbers and 0."""
     row, none = cover(size, width), tirx.const(0.0, "float32")
 
     def number(start, _overlaps: bool):
@@ -25,11 +32,12 @@ def quantise(work: tirx.Buffer, at, to, size: int, width: int) -> tirx.Expr:
     high = T.bind(reduce_row(row, number, tirx.max, 0.0, is_idempotent=True))
     scale = T.bind(tirx.Select(high == low, tirx.const(1.0, "float32"), (high - low) / tirx.const(_MOST, "float32")))
     zero = T.bind(tirx.nearbyint(tirx.max(none, tirx.min(none - low / scale, tirx.const(_MOST, "float32")))))
+    return Quantised(scale, zero)
 
-    def store(start, _overlaps: bool) -> None:
-        counted = tirx.nearbyint(number(start, False) / spread(scale, row.lanes))
-        least, most = spread(none - zero, row.lanes), spread(tirx.const(_MOST, "float32") - zero, row.lanes)
-        T.buffer_store(work, tirx.max(least, tirx.min(counted, most)), [vector(to + start, row.lanes)])
 
-    for_each_vector(row, store)
-    return scale
+def quantise(given: Quantised, numbers: tirx.Expr, lanes: int) -> tirx.Expr:
+    """The integers that stand for a vector of numbers, less the zero point, as float32."""
+    counted = tirx.nearbyint(numbers / spread(given.scale, lanes))
+    least = spread(tirx.const(0.0, "float32") - given.zero, lanes)
+    most = spread(tirx.const(_MOST, "float32") - given.zero, lanes)
+    return tirx.max(least, tirx.min(counted, most))

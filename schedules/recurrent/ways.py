@@ -6,6 +6,9 @@ A block is some hidden units with all gates of a phase, so that gates are comput
 
 Units that do not fill the last block are taken from the previous block: both compute the same values. The peepholes are a
 vector of the panel, 0 where a gate has none.
+
+A state in 8 bits is multiplied by weights in 8 bits with integer arithmetic (schedules/tiles/dot.py): units of the state lie
+together in the panel, and zeros follow the last ones.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..tiles.dot import DOTS, Dots
 from ..tiles.panel import Panel
 from ..tiles.tile import VectorUnit, most_rows, pieces, split_evenly, step_cost
 from .spec import RecurrentSpec
@@ -50,7 +54,7 @@ class Phase:
     @property
     def is_whole(self) -> bool:
         """Whether registers hold all sums of a block from the first product to the last."""
-        return self.parts == 1 and self.panel.taps <= PARTIAL_TERMS
+        return self.parts == 1 and (self.panel.taps <= PARTIAL_TERMS or self.panel.together > 1)
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,18 @@ class Recurrent:
     phases: tuple[Phase, ...]
     threads: int  # that share every step
     work: float
+    dots: Dots | None = None  # the integer arithmetic, if any
 
     @property
     def scratch(self) -> tuple[tuple[int, ...], ...]:
         """The state before a step and after it, the cell likewise; the results of one phase for the next; the state in 8 bits."""
         buffers = {"LSTM": 4, "GRU": 2 if self.spec.linear_before_reset else 4, "RNN": 2}[self.spec.cell]
-        return (((buffers + self.spec.quantised_state) * self.spec.batch * self.spec.hidden,),)
+        whole = buffers * self.spec.hidden
+        if self.dots:
+            whole += self.phases[0].panel.taps // self.dots.together
+        elif self.spec.quantised_state:
+            whole += self.spec.hidden
+        return ((whole * self.spec.batch,),)
 
     def __str__(self) -> str:
         """The part of a name that tells this way from others to compute the layer."""
@@ -88,21 +98,29 @@ def candidates(spec: RecurrentSpec, unit: VectorUnit) -> list[Recurrent]:
     return [_way(spec, phases, unit) for phases in itertools.product(*offers)]
 
 
+def dots_of(spec: RecurrentSpec, unit: VectorUnit) -> Dots | None:
+    """The integer arithmetic that a layer is computed with, if any."""
+    return DOTS[unit.dots] if unit.dots and spec.quantised_state and spec.weights == "int8" else None
+
+
 def _way(spec: RecurrentSpec, phases: tuple[Phase, ...], unit: VectorUnit) -> Recurrent:
     nbytes = sum(phase.panel.blocks * phase.panel.block_nbytes for phase in phases)
     threads = unit.threads if spec.is_parallel else 1
     far = max(0, nbytes - _NEAR_NBYTES * threads)  # cores that share a step cache their own part of the weights
     tiles = max(math.ceil(spec.batch / phase.rows) for phase in phases)
-    step = spec.step_flops + nbytes * tiles * _NEAR_FLOPS + far * (_FAR_FLOPS - _NEAR_FLOPS)
+    dots = dots_of(spec, unit)
+    step = spec.step_flops * (dots.flops if dots else 1.0) + nbytes * tiles * _NEAR_FLOPS + far * (_FAR_FLOPS - _NEAR_FLOPS)
     step += spec.batch * spec.hidden * (spec.gates + (spec.cell == "LSTM")) * _ACTIVATION_FLOPS
     if threads > 1:
         step += threads * _LAUNCH_FLOPS * len(phases)
-    return Recurrent(spec, phases, threads, float(spec.steps * step))
+    return Recurrent(spec, phases, threads, float(spec.steps * step), dots)
 
 
 def _phases(spec: RecurrentSpec, gates: tuple[int, ...], unit: VectorUnit) -> list[Phase]:
     """Those of different units and parts, the one with the least predicted work first."""
-    row_nbytes = 4 * spec.hidden if spec.batch > 1 else 0
+    dots = dots_of(spec, unit)
+    unit = replace(unit, registers=unit.registers - dots.registers) if dots else unit
+    row_nbytes = (dots.itemsize if dots else 4) * spec.hidden if spec.batch > 1 else 0
     found: dict[tuple[int, int, int], tuple[float, int, int]] = {}
     for each in range(1, max(1, _MOST_VECTORS // len(gates)) + 1):
         units = min(each * unit.width, spec.hidden)
@@ -110,7 +128,7 @@ def _phases(spec: RecurrentSpec, gates: tuple[int, ...], unit: VectorUnit) -> li
         for parts in range(1, columns + 1):
             vectors = math.ceil(columns / parts)
             rows = min(most_rows(vectors, unit, row_nbytes), spec.batch)
-            if parts > 1 or spec.hidden > PARTIAL_TERMS:
+            if parts > 1 or (spec.hidden > PARTIAL_TERMS and not dots):
                 rows = max(1, min(rows, (_SUMS_NBYTES - 1) // (4 * units)))
             tiles = sum(step_cost(size, vectors, unit) for _, size in split_evenly(spec.batch, rows))
             cost = tiles * parts * math.ceil(spec.hidden / units)
@@ -122,7 +140,10 @@ def _phases(spec: RecurrentSpec, gates: tuple[int, ...], unit: VectorUnit) -> li
 def _phase(spec: RecurrentSpec, gates: tuple[int, ...], unit: VectorUnit, units: int, rows: int, parts: int) -> Phase:
     block = len(gates) * units
     blocks = math.ceil(spec.hidden / units)
-    panel = Panel(1, blocks * block, block, spec.hidden, int(spec.peepholes), spec.weights)
+    dots = dots_of(spec, unit)
+    together, lowest = (dots.together, dots.lowest) if dots else (1, 0)
+    taps = math.ceil(spec.hidden / together) * together
+    panel = Panel(1, blocks * block, block, taps, int(spec.peepholes), spec.weights, together, lowest)
     return Phase(gates, units, rows, parts, unit.width if unit.by_lane else 1, panel)
 
 

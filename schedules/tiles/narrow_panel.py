@@ -71,6 +71,18 @@ def rounded(weights: np.ndarray, dtype: str) -> np.ndarray:
     return wide if scale is None else wide * scale
 
 
+def integers(weights: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 weights [channels, taps] without the scales of their channels, in float32."""
+    return _narrowed(weights, dtype, axis=1)[0].astype(np.float32)
+
+
+def scales(weights: np.ndarray, dtype: str) -> np.ndarray:
+    """The scales [channels, 1] of float32 weights [channels, taps]."""
+    scale = _narrowed(weights, dtype, axis=1)[1]
+    assert scale is not None, f"{dtype} has no scales"
+    return scale
+
+
 def require_fits(weights: np.ndarray, dtype: str) -> None:
     """OutOfRangeError if float32 weights are beyond the range of a narrow type."""
     if dtype == "int8":
