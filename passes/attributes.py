@@ -26,6 +26,9 @@ VALUES_OF = "values of "
 # On a layer function (set by FuseLayers, consumed by PretransformWeights): the least value of its input, where that holds
 # integers, 0 among them, within 8 bits.
 INTEGERS = "flexcomp.integers"  # int
+# On a layer function (set by FuseLayers, consumed by PretransformWeights): the fields of FirstTaps, where some
+# channels lack taps.
+FIRST_TAPS = "flexcomp.first_taps"  # list of int
 # On a layer function (set by ChooseKernels, consumed by PretransformWeights): the candidate, e.g. "direct 14×32".
 KERNEL = "flexcomp.kernel"
 # On a layer function (set by ChooseKernels, consumed by PretransformWeights): the kernel's measured time, if known.

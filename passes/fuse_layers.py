@@ -7,11 +7,12 @@ import math
 import tvm
 from tvm import ir, relax
 
-from .attributes import DTYPE, INTEGERS, LAYER, WEIGHTS
+from .attributes import DTYPE, FIRST_TAPS, INTEGERS, LAYER, WEIGHTS
 from .integers import integer_ranges
 from .ir import bindings, dtype, operator, shape, static_tensor, uses, values_of, with_functions
 from .layers import ANCHORS, ELEMENTWISE, scalar
 from .module_pass import module_pass
+from .panels import lacking
 from .weights import KeptWeight, WeightType, weight_vars
 
 # A longer chain than this is no epilogue any more; the bound also limits the search.
@@ -216,6 +217,7 @@ class _Rewriter:
             attrs |= {DTYPE: dtype} if dtype != "float32" else {}
             low, high = self.ranges.get(group[0].value.args[0], (0.0, math.inf))
             attrs |= {INTEGERS: int(low)} if low <= 0 <= high <= low + _MOST else {}
+            attrs |= {FIRST_TAPS: found} if (found := lacking(self.values.get(kept))) else {}
         builder = relax.BlockBuilder()
         with builder.function("layer", params, private=True, attrs=attrs):
             with builder.dataflow():

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from tvm import ir, relax, tirx
 
 from ..schedules.tiles.epilogue import Epilogue
+from ..schedules.tiles.first_taps import FirstTaps
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
-from .attributes import DTYPE, INTEGERS, LAYER, PLACE, VALUES_OF, VECTORS, decode_place
+from .attributes import DTYPE, FIRST_TAPS, INTEGERS, LAYER, PLACE, VALUES_OF, VECTORS, decode_place
 from .ir import bindings, operator, shape
 
 # Relax operator (without prefix) → epilogue operator. Operands that are no tensors are handled by name below.
@@ -53,6 +54,7 @@ class _Reader:
         self.weights = weights
         self.dtype = str(func.attrs[DTYPE]) if DTYPE in func.attrs else "float32"
         self.integers = INTEGERS in func.attrs
+        self.first_taps = FirstTaps(*map(int, func.attrs[FIRST_TAPS])) if FIRST_TAPS in func.attrs else None
         self.place = decode_place(func.attrs[PLACE])[1] if PLACE in func.attrs else None
         self.vectors = [int(i) for i in func.attrs.get(VECTORS, ())]
         self.shared = frozenset(self.vectors)
@@ -85,6 +87,7 @@ class _Reader:
         if isinstance(spec, ConvSpec):
             spec = replace(spec, weights="float32" if self.dtype.startswith(VALUES_OF) else self.dtype)
             spec = replace(spec, integers=self.integers and spec.weights == "int8", vectors=len(self.shared))
+            spec = replace(spec, first_taps=self.first_taps)
         return LayerReading(
             spec,
             data=(left,) if weighted else (left, right),

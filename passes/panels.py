@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 
 from tvm import ir, relax
 from tvm.relax import op
 
+from ..schedules.tiles.first_taps import FirstTaps
 from ..schedules.tiles.panel import Panel
+from .ir import dtype, operator, shape
 
 Emit = Callable[[relax.Call], relax.Var]
+_LACKING = "lacking"
 
 
 def assemble(
@@ -35,3 +40,15 @@ def assemble(
 def on_weights(emit: Emit, function: str, dtype: str, wanted: tuple[int, ...], *args: ir.Expr) -> relax.Var:
     """A function of schedules/tiles/narrow_panel.py, which runs on the weight side only."""
     return emit(op.call_pure_packed(f"flexcomp.{function}", *args, ty_args=relax.TensorType(wanted, dtype)))
+
+
+def with_first_taps(emit: Emit, weight: ir.Expr, first_taps: FirstTaps) -> relax.Var:
+    """The same weights, marked: zeros of taps that output channels lack multiply nothing."""
+    numbers = ir.StringImm(json.dumps(astuple(first_taps)))
+    return on_weights(emit, _LACKING, dtype(weight), shape(weight), weight, numbers)
+
+
+def lacking(value: ir.Expr | None) -> list[int]:
+    """The fields of FirstTaps that weights are marked with; none if they are not."""
+    is_marked = operator(value) == "call_pure_packed" and value.args[0].global_symbol == f"flexcomp.{_LACKING}"
+    return json.loads(value.args[2].value) if is_marked else []

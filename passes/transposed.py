@@ -4,10 +4,10 @@ With a stride of s the result's pixels fall into s × s phases. A phase is a con
 kernel's taps, and phases that read the same pixels are computed by one convolution, as channels: (y, x, phase, channel). A
 permutation puts them in place, and pixels outside the result are cut off.
 
-A phase with fewer taps than another is a convolution of its own. So there are no products with zeros, which cost time and make an
-infinite pixel a NaN. Where all phases together are faster, they are one convolution, and taps that a phase lacks are weights of
-zero: where that saves vectors that few channels would fill in part, in groups, and as 3 × 3 taps, for which there are Winograd's
-kernels.
+A phase with fewer taps than another is a convolution of its own. Where all phases together are faster, they are one
+convolution, and the first tap, which some phases lack, has weights of zero: where that saves vectors that few channels would
+fill in part, in groups, and as 3 × 3 taps, for which there are Winograd's kernels. Other kernels leave these products out
+(schedules/tiles/first_taps.py): a zero would make an infinite pixel a NaN.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import numpy as np
 from tvm import ir, relax
 from tvm.relax import op
 
+from ..schedules.tiles.first_taps import FirstTaps
 from .both_layouts import BothLayouts
 from .ir import dtype, shape
+from .panels import with_first_taps
 from .rebuild import MainRewriter
 
 NO_TAP = -1
@@ -91,6 +93,11 @@ class Phases:
     @property
     def taps(self) -> int:
         return len(self.read[0])
+
+    @property
+    def whole(self) -> int:
+        """How many of them have all taps; the others, which follow, lack the first one."""
+        return sum(NO_TAP not in taps for taps in self.read)
 
 
 def conv2d_transpose(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
@@ -200,7 +207,12 @@ def _weights(rewriter: BothLayouts, weight: ir.Expr, groups: int, above: Phases,
     chosen = taken(rewriter, taken(rewriter, weight, above, 2), beside, 3)
     cut = emit(op.reshape(chosen, (groups, within, per_group, above.count, above.taps, beside.count, beside.taps)))
     ordered = emit(op.permute_dims(cut, (0, 3, 5, 2, 4, 6, 1)))
-    return emit(op.reshape(ordered, (groups * above.count * beside.count * per_group, above.taps, beside.taps, within)))
+    result = emit(op.reshape(ordered, (groups * above.count * beside.count * per_group, above.taps, beside.taps, within)))
+    if above.whole == above.count and beside.whole == beside.count:
+        return result
+    row = beside.count * per_group  # channels of the phases of a row
+    first_taps = FirstTaps(above.whole * row, beside.whole * per_group, row, above.count * row)
+    return with_first_taps(emit, result, first_taps)
 
 
 def _without_border(rewriter: BothLayouts, image: ir.Expr, padding: list[tuple[int, int]]) -> ir.Expr:

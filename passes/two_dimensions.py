@@ -11,7 +11,7 @@ from tvm.relax import op
 from .ir import dtype, operator, shape, static_tensor
 from .module_pass import module_pass
 from .rebuild import MainRewriter
-from .transposed import Axis, Phases, are_together, joined, taken
+from .transposed import Axis, Phases, joined, taken
 
 
 @module_pass(opt_level=0)
@@ -162,7 +162,7 @@ def _conv3d_transpose(rewriter: _Rewriter, call: relax.Call, result: tuple[int, 
         )  # fmt: skip
         return emit(rewriter.reshape(found, (*image, phases.count, per_group, out_height, out_width)))
 
-    found = joined(emit, [computed(phases) for phases in axis.phases(are_together(groups, per_group, [axis]))], 3)
+    found = joined(emit, [computed(phases) for phases in axis.phases()], 3)
     placed = emit(rewriter.permute(found, [0, 2, 4, 1, 3, 5, 6]))
     whole = emit(rewriter.reshape(placed, (batch, out_channels, axis.patches * step, out_height, out_width)))
     start = axis.start - axis.first * step

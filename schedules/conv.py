@@ -20,7 +20,7 @@ pointwise convolutions are the case without neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -31,6 +31,7 @@ from .tiles import epilogue as ep
 from .tiles import lane
 from .tiles import taps as kernel_taps
 from .tiles.emit import Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
+from .tiles.first_taps import MaskedAccumulators
 from .tiles.layer_function import Operands, layer_function
 from .tiles.panel import panel_of
 from .tiles.parts import choose_parts
@@ -76,6 +77,16 @@ def _may_join_columns(spec: ConvSpec) -> bool:
     return spec.group_in <= UNROLL_CHANNELS and spec.groups == 1 and spec.dilation[1] == 1
 
 
+def _first_apart(low, high, apart: bool) -> list[tuple[tuple, bool]]:
+    """(bounds, whether 0 is all within them): of [low, high), with 0 apart from the others if wanted."""
+    if not apart:
+        return [((low, high), False)]
+    if isinstance(low, int) and isinstance(high, int):
+        bounds = [((low, min(high, 1)), True), ((max(low, 1), high), False)]
+        return [(some, is_first) for some, is_first in bounds if some[0] < some[1]]
+    return [((low, tirx.max(low, tirx.min(high, 1))), True), ((tirx.max(low, 1), high), False)]
+
+
 class DirectEmitter:
     """Loops over tasks, rows and tiles; `_tile` emits a tile."""
 
@@ -97,6 +108,9 @@ class DirectEmitter:
         self.fetches_weights = self.panel.narrow and spec.pointwise and spec.out_width == 1
         # Few input channels make no vector; those of neighbouring columns do, and their weights are neighbours too.
         self.joins_columns = tile.depth > 1 and _may_join_columns(spec)
+        # Whether products are left out of channels that lack a tap.
+        self.by_taps = spec.first_taps is not None and spec.first_taps.is_uniform(self.panel.block)
+        self.joins_columns = self.joins_columns and not self.by_taps
         self.runs = [] if spec.pointwise else kernel_taps.unrolled(spec, tile.rows)
         self.loops_taps = self._unrolled() > kernel_taps.MOST_UNROLLED
         if self.loops_taps:
@@ -113,7 +127,7 @@ class DirectEmitter:
     def _unrolled_rows(self, taps: Taps, size: int) -> int:
         """Rows of a tile, each as often as its taps are unrolled."""
         if taps is Reach.INNER:
-            return size * (self.spec.kernel[1] if self._unrolls_channels else 1)
+            return size * (self.spec.kernel[1] if self._unrolls_channels or self._unrolls_columns else 1)
         reached = [span.reached for span in kernel_taps.joined(taps)] if self.joins_columns else taps
         return sum(map(len, reached))
 
@@ -125,6 +139,11 @@ class DirectEmitter:
     @property
     def _unrolls_channels(self) -> bool:
         return self.spec.group_in <= UNROLL_CHANNELS and not self.joins_columns
+
+    @property
+    def _unrolls_columns(self) -> bool:
+        """Whether the first column of a kernel row has code of its own, because some channels lack it."""
+        return self.by_taps and self.spec.first_taps.columns < self.spec.first_taps.period
 
     def prim_func(self) -> tirx.PrimFunc:
         # Accumulators are in registers either way: LLVM's promise that buffers are distinct gains nothing here.
@@ -146,6 +165,8 @@ class DirectEmitter:
         block = T.bind(first + offset)
         start = tirx.min(block % panel.blocks_per_group * panel.block, max(panel.group_channels - panel.block, 0))
         group = block // panel.blocks_per_group
+        # Blocks that are wider than a group are whole groups.
+        self.place_in_group = start if panel.block < spec.group_out else 0
         self.in_channel = T.bind(group * spec.group_in) if panel.groups > 1 else 0
         self.out_channel = T.bind(group * panel.group_channels + start) if panel.blocks > 1 else 0
         self.panel_at = T.bind(self.w.block_at(offset))
@@ -154,8 +175,9 @@ class DirectEmitter:
 
     def _registers(self) -> tuple[Accumulators, Accumulators]:
         """Registers for sums, and for the total of long reductions."""
-        acc = Accumulators(self.tile.rows, self.pieces)
-        return acc, Accumulators(self.tile.rows, self.pieces) if self.spec.taps > _PARTIAL_TERMS else acc
+        kind = MaskedAccumulators if self.spec.first_taps else Accumulators
+        acc = kind(self.tile.rows, self.pieces)
+        return acc, kind(self.tile.rows, self.pieces) if self.spec.taps > _PARTIAL_TERMS else acc
 
     def _units(self, low, size) -> None:
         """Units [low, low + size) of the output: rows, or tiles of the only one."""
@@ -210,9 +232,35 @@ class DirectEmitter:
     def _tile(self, column, size: int, taps: Taps) -> None:
         """One register tile at output pixels [column, column + size)."""
         self._prefetch(column, size)
-        self.total.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
-        self._products(column, size, taps)
+        self.add_up(size, lambda: self._products(column, size, taps))
         self._store(column, size)
+
+    def add_up(self, size: int, products: Callable[[], None]) -> None:
+        """Sums of what `products` emits, of the taps that each channel has.
+
+        Where a block has channels with different taps, all are taken first. Only if that makes some sum no number, as a missing
+        tap's zero times infinity does, the tile is computed again, by masks.
+        """
+        self.total.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
+        taps = self.spec.first_taps
+        for _ in self._kernel_row_ranges():
+            products()
+        if taps is None or self.by_taps:
+            return
+        with T.If(self.total.has_nan(size)), T.Then():
+            joins_columns, self.joins_columns, self.by_taps = self.joins_columns, False, True
+            self.total.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
+            for _ in self._kernel_row_ranges():
+                products()
+            self.joins_columns, self.by_taps = joins_columns, False
+
+    def _kernel_row_ranges(self) -> Iterator[None]:
+        """Once for all kernel rows; where channels that lack the first one are told apart, for that row and for the others."""
+        rows = self.kernel_rows
+        apart = self.by_taps and self.spec.first_taps.rows < self.spec.group_out
+        for self.kernel_rows, self.in_first_row in _first_apart(*rows, apart):
+            yield
+        self.kernel_rows = rows
 
     def _products(self, column, size: int, taps: Taps) -> None:
         """Add the products of the kernel rows."""
@@ -224,7 +272,7 @@ class DirectEmitter:
             if self.joins_columns:
                 for span in kernel_taps.joined([every] * spec.kernel[1] if taps is Reach.INNER else taps):
                     self._span(kernel_row, span, column, size)
-            elif taps is Reach.INNER and spec.group_in > UNROLL_CHANNELS:
+            elif taps is Reach.INNER and spec.group_in > UNROLL_CHANNELS and not self._unrolls_columns:
                 with maybe_serial(0, spec.kernel[1]) as kernel_column:
                     self._channels(kernel_row, kernel_column, column, every, size)
             else:
@@ -261,8 +309,13 @@ class DirectEmitter:
         if self.joins_columns:
             self._reduce(kernel_row, span.low, column, span.reached, 0, span.count * self.spec.group_in)
             return
-        with T.serial(span.count) as tap:
-            self._channels(kernel_row, T.bind(span.low + tap), column, span.reached, size)
+        if not self._unrolls_columns:
+            with T.serial(span.count) as tap:
+                self._channels(kernel_row, T.bind(span.low + tap), column, span.reached, size)
+            return
+        for bounds, is_first in _first_apart(span.low, span.high, True):
+            with maybe_serial(*bounds) as tap:
+                self._channels(kernel_row, 0 if is_first else tap, column, span.reached, size)
 
     def _kernel_row(self) -> AbstractContextManager:
         """A loop over the kernel rows that meet the image."""
@@ -304,17 +357,34 @@ class DirectEmitter:
         def right(step, start: int, lanes: int) -> tirx.Expr:
             return self._weights(tap + step * block + start, lanes)
 
-        if self._unrolls_channels:
-            for step in range(spec.group_in):
-                self.acc.accumulate(
-                    reached,
-                    lambda row, start, lanes, step=step: spread(left(row, step, 1), lanes),
-                    lambda start, lanes, step=step: right(step, start, lanes),
-                )
-        else:
-            depth = self.tile.depth  # parts of a long reduction are multiples of this
-            fetch = (lambda step: self.w.fetch_ahead(tap + step * block)) if self.fetches_weights else None
-            lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth, fetch=fetch)
+        with self.of_present(kernel_column):
+            if self._unrolls_channels:
+                for step in range(spec.group_in):
+                    self.acc.accumulate(
+                        reached,
+                        lambda row, start, lanes, step=step: spread(left(row, step, 1), lanes),
+                        lambda start, lanes, step=step: right(step, start, lanes),
+                    )
+            else:
+                depth = self.tile.depth  # parts of a long reduction are multiples of this
+                fetch = (lambda step: self.w.fetch_ahead(tap + step * block)) if self.fetches_weights else None
+                lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth, fetch=fetch)
+
+    @contextmanager
+    def of_present(self, kernel_column) -> Iterator[None]:
+        """Products inside are those of channels that have a tap."""
+        if not self.by_taps:
+            yield
+            return
+        taps, place = self.spec.first_taps, self.place_in_group
+        first = self.in_first_row, isinstance(kernel_column, int) and kernel_column == 0
+        if any(first) and taps.is_uniform(self.panel.block):
+            with T.If(taps.condition(*first, place)), T.Then():
+                yield
+            return
+        self.acc.present = {start: taps.present(*first, place + start, lanes) for start, lanes in self.pieces}
+        yield
+        self.acc.present = {}
 
     def _weights_at(self, kernel_row, kernel_column, channel):
         position = (kernel_row * self.spec.kernel[1] + kernel_column) * self.spec.group_in

@@ -22,11 +22,14 @@ from .tiles.spec import ConvSpec
 from .tiles.taps import Taps
 from .tiles.tile import Tile, VectorUnit
 
+_MOST_COLUMNS = 8  # of a kernel whose first taps some channels lack: all of its columns are unrolled
+
 
 def eligible(spec: ConvSpec, unit: VectorUnit) -> bool:
     """Whether several groups fill a vector."""
     size = spec.group_in
-    return spec.groups > 1 and not spec.depthwise and size == spec.group_out and size < unit.width and size & (size - 1) == 0
+    able = spec.groups > 1 and not spec.depthwise and size == spec.group_out and size < unit.width and size & (size - 1) == 0
+    return able and (spec.first_taps is None or spec.kernel[1] <= _MOST_COLUMNS)
 
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
@@ -38,17 +41,23 @@ class _Emitter(ChannelEmitter):
     """The depthwise convolution's loops around another tile."""
 
     def _tile(self, column, size: int, taps: Taps) -> None:
-        spec, inputs = self.spec, self.spec.group_in
         self.total = self.acc
-        self.acc.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
-        for kernel_row, kernel_column, reached, pixel in self.reach(column, size, taps):
-            tap = (kernel_row * spec.kernel[1] + kernel_column) * inputs
-            for start, lanes in self.pieces:
-                step = spec.stride[1] * spec.in_channels
-                pixels = {row: T.bind(self.x[vector(pixel + row * step + start, lanes)]) for row in reached}
-                for i in range(inputs):
-                    own = [lane // inputs * inputs + i for lane in range(lanes)]
-                    weights = T.bind(self.weights(start, lanes, tap, then=i))
-                    for row in reached:
-                        self.acc.add_to(row, start, lanes, tirx.Shuffle([pixels[row]], own) * weights)
+        self.add_up(size, lambda: self._products(column, size, taps))
         self._store(column, size)
+
+    def _products(self, column, size: int, taps: Taps) -> None:
+        for kernel_row, kernel_column, reached, pixel in self.reach(column, size, taps):
+            with self.of_present(kernel_column):
+                self._add((kernel_row * self.spec.kernel[1] + kernel_column) * self.spec.group_in, reached, pixel)
+
+    def _add(self, tap, reached: list[int], pixel) -> None:
+        """The products of a tap whose first input channel is number `tap` of the weights."""
+        inputs = self.spec.group_in
+        for start, lanes in self.pieces:
+            step = self.spec.stride[1] * self.spec.in_channels
+            pixels = {row: T.bind(self.x[vector(pixel + row * step + start, lanes)]) for row in reached}
+            for i in range(inputs):
+                own = [lane // inputs * inputs + i for lane in range(lanes)]
+                weights = T.bind(self.weights(start, lanes, tap, then=i))
+                for row in reached:
+                    self.acc.add_product(row, start, lanes, tirx.Shuffle([pixels[row]], own), weights)

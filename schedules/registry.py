@@ -147,7 +147,7 @@ def direct_candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
 
 def widened_candidates(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> list[Candidate]:
     """The direct kernel with weights widened once for many tiles, in scratch, if there is something to gain."""
-    if grouped.eligible(spec, unit) or not widened.eligible(spec, tile):
+    if grouped.eligible(spec, unit) or spec.first_taps is not None or not widened.eligible(spec, tile):
         return []
     way = widened.Widened(spec, tile, unit.threads)
     direct = direct_candidate(spec, tile, unit)

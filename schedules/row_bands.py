@@ -21,6 +21,7 @@ from .integer.ways import Integer
 from .operators import concat, pool
 from .operators.concat import ConcatSpec
 from .operators.pool import PoolSpec
+from .tiles.first_taps import FirstTaps
 from .tiles.place import Place
 from .tiles.spec import ConvSpec
 from .tiles.tile import Tile
@@ -125,8 +126,8 @@ class RowKernel:
     def encode(self) -> str:
         """As text, for an attribute in the IR."""
         fields = asdict(self)
-        for name, usual in (("weights", "float32"), ("integers", False), ("vectors", 0)):
-            if fields["spec"].get(name) == usual:
+        for name, usual in (("weights", "float32"), ("integers", False), ("vectors", 0), ("first_taps", None)):
+            if name in fields["spec"] and fields["spec"][name] == usual:
                 del fields["spec"][name]  # the default
         return json.dumps([type(self.spec).__name__, fields])
 
@@ -137,6 +138,8 @@ class RowKernel:
         described = {key: _tuples(value) for key, value in fields.pop("spec").items()}
         if place := described.get("place"):
             described["place"] = Place(**{key: _tuples(value) for key, value in place.items()})
+        if first_taps := described.get("first_taps"):
+            described["first_taps"] = FirstTaps(**first_taps)
         spec = _SPECS[name](**described)
         tile, blocking = fields.pop("tile"), fields.pop("blocking")
         return RowKernel(spec, tile=Tile(**tile) if tile else None, blocking=tuple(blocking), **fields)

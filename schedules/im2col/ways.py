@@ -37,8 +37,8 @@ _PARTIAL_FLOPS = 24.0
 
 
 def eligible(spec: ConvSpec) -> bool:
-    """Whether the family is of use: a pointwise convolution's input is flat already."""
-    return not spec.depthwise and not spec.pointwise
+    """Whether the family is of use: a pointwise convolution's input is flat already, and all channels have all taps."""
+    return not spec.depthwise and not spec.pointwise and spec.first_taps is None
 
 
 @dataclass(frozen=True)

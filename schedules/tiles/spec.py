@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from .epilogue import IDENTITY, Epilogue, operands
 from .epilogue_names import describe
+from .first_taps import FirstTaps
 from .place import Place
 
 
@@ -31,6 +32,7 @@ class ConvSpec:
     weights: str = field(default="float32", repr=False)  # type of kept weights, where not widened (panel.py)
     integers: bool = field(default=False, repr=False)  # the input holds integers in a range of 8 bits that includes 0
     vectors: int = field(default=0, repr=False)  # of the panel, if it has those of other layers, too
+    first_taps: FirstTaps | None = field(default=None, repr=False)  # where some channels lack the first row or column
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -152,7 +154,8 @@ Spec = ConvSpec | MatmulSpec  # of a layer that has a choice of kernels
 
 def identity(spec: Spec) -> str:
     """Tells layers apart whose kernels take different times; layers that lie elsewhere are the same."""
-    kept = spec.weights if isinstance(spec, ConvSpec) else "float32"
-    if kept == "float32":
+    if not isinstance(spec, ConvSpec):
         return repr(spec)
-    return f"{spec!r} {kept} times integers" if spec.integers else f"{spec!r} {kept}"
+    kept = f" {spec.weights}" if spec.weights != "float32" else ""
+    integers = " times integers" if kept and spec.integers else ""
+    return f"{spec!r}{kept}{integers}" + (f" {spec.first_taps}" if spec.first_taps else "")

@@ -39,7 +39,7 @@ def parts(kernel, strides, dilations=None, groups: int = 1, channels: int = 6) -
     """How many convolutions a transposed one becomes: phases with as many taps, at the same pixels, are one."""
     axes = [Axis(9, 9, *axis, 0) for axis in zip(kernel, strides, dilations or [1] * len(kernel), strict=True)]
     if len(axes) == 3:
-        planes = axes[0].phases(are_together(groups, channels, axes[:1]))
+        planes = axes[0].phases()
         flat = kernel[1:], strides[1:], (dilations or [1] * 3)[1:], groups
         return sum(parts(*flat, channels * phases.count) for phases in planes if phases.taps)
     together = are_together(groups, channels, axes)
@@ -158,6 +158,15 @@ def test_transposed_in_groups(kernel, strides, tmp_path):
         ((2, 5), {"strides": [3, 4], "dilations": [2, 3]}, 16),
         ((3, 2, 2), {"strides": [2, 1, 3]}, 16),
         ((2, 2), {"strides": [3, 3]}, 1),
+        ((3, 3), {"strides": [2, 2]}, 3),
+        ((3, 3), {"strides": [2, 2], "pads": [1, 1, 0, 1]}, 8),
+        ((5, 5), {"strides": [2, 2]}, 12),
+        ((5, 7), {"strides": [2, 3]}, 16),
+        ((3, 4), {"strides": [2, 2], "group": 2}, 6),
+        ((4, 3), {"strides": [2, 2], "group": 2}, 2),
+        ((3, 3), {"strides": [1, 2], "group": 4}, 4),
+        ((3, 1, 2), {"strides": [2, 1, 3]}, 2),
+        ((40, 101), {"strides": [3, 2]}, 2),
     ],
 )
 def test_what_is_no_number_reaches_only_what_it_is_a_part_of(kernel, attributes, out, tmp_path):

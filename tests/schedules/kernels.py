@@ -28,7 +28,7 @@ def call(function, *inputs: np.ndarray, out: tuple[int, ...], dtype: str = "floa
     """The output of a kernel (inputs…, output); NaN where it writes nothing."""
     fill = np.full(out, np.nan if dtype.startswith("float") else -77, dtype)
     result = tvm.runtime.tensor(fill)
-    function(*[tvm.runtime.tensor(np.ascontiguousarray(x)) for x in inputs], result)
+    function(*[tvm.runtime.tensor(np.ascontiguousarray(x)) if isinstance(x, np.ndarray) else x for x in inputs], result)
     return result.numpy()
 
 

@@ -8,13 +8,14 @@ import tvm
 
 from flexcomp.schedules.registry import conv_candidates
 from flexcomp.schedules.tiles import taps as kernel_taps
+from flexcomp.schedules.tiles.first_taps import FirstTaps
 from flexcomp.schedules.tiles.narrow_panel import rounded
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .convolutions import EPILOGUES, RESIDUAL, specs
-from .kernels import library
+from .kernels import call, library
 from .reference import conv2d, in_two_slices, pack
 
 UNITS = [VectorUnit(8, 16), VectorUnit(4, 32), VectorUnit(4, 32, by_lane=True)]
@@ -126,3 +127,52 @@ def test_blocks_are_aligned_ranges():
 def test_a_single_output_channel_has_a_kernel():
     """Of a wide layer, as segmentation networks end in."""
     assert conv_candidates(ConvSpec(1, 20, 20, 512, 1), VectorUnit(16, 32))[0].family == "direct"
+
+
+# Image, input channels of a group, phases of rows and columns (all, with the first tap), channels of a phase, groups, kernel.
+PHASES = [
+    (7, 5, (2, 1), (2, 1), 3, 1, (2, 2)),
+    (8, 20, (2, 1), (2, 1), 16, 1, (3, 3)),
+    (6, 60, (2, 1), (3, 2), 12, 1, (3, 3)),
+    (6, 4, (2, 1), (2, 1), 1, 5, (2, 2)),
+    (6, 2, (1, 1), (2, 1), 1, 16, (2, 3)),
+    (5, 7, (3, 2), (1, 1), 2, 3, (1, 1)),
+]
+
+
+@pytest.mark.parametrize(("unit", "looped"), [(UNITS[0], False), (UNITS[1], True), (UNITS[2], False)], ids=str)
+def test_channels_without_the_first_taps(unit, looped, monkeypatch):
+    """Their sums are those of the other taps: 1e30 in the place of an infinite pixel would reach the same channels."""
+    if looped:
+        monkeypatch.setattr(kernel_taps, "MOST_UNROLLED", 0)
+    cases = []
+    for size, inputs, rows, columns, each, groups, kernel in PHASES:
+        (row_phases, row_whole), (phases, whole) = rows, columns
+        taps = FirstTaps(row_whole * phases * each, whole * each, phases * each, row_phases * phases * each)
+        spec = ConvSpec(1, size, size + 2, inputs * groups, taps.channels * groups, kernel, padding=(1, 1, 0, 1), groups=groups,
+                        first_taps=taps)  # fmt: skip
+        if spec.pointwise or kernel == (1, 1):
+            spec = replace(spec, padding=(0, 0, 0, 0))
+        cases.append((spec, conv_candidates(spec, unit)[0]))
+    assert {candidate.family for _, candidate in cases} == {"direct", "grouped"}
+    cases = cases if not looped else [(spec, candidate) for spec, candidate in cases if candidate.family == "direct"]
+    compiled = library({f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)})
+    rng = np.random.default_rng(3)
+    for i, (spec, candidate) in enumerate(cases):
+        x = rng.uniform(1, 2, (1, spec.height, spec.width, spec.in_channels)).astype("f4")
+        w = rng.uniform(1, 2, (spec.out_channels, *spec.kernel, spec.group_in)).astype("f4")
+        for row, column, channel in np.ndindex(*spec.kernel, spec.out_channels):
+            if not spec.first_taps.has(channel % spec.group_out, row == 0, column == 0):
+                w[channel, row, column] = 0
+        bias = rng.uniform(1, 2, spec.out_channels).astype("f4")
+        packed = pack(candidate.panel, w, bias)
+
+        def computed(x, kernel=f"kernel_{i}", spec=spec, packed=packed):
+            return call(compiled[kernel], x, packed, 0, len(packed), out=spec.out_shape)
+
+        np.testing.assert_allclose(computed(x), conv2d(spec, x, w, bias), rtol=1e-5, err_msg=f"{spec} {candidate}")
+        x[0, 3, 5, :], x[0, 0, 0, 0] = 1e30, 1e30
+        wanted = np.where(conv2d(spec, x, w, bias) > 1e20, np.inf, 0)
+        x[x > 1e20] = np.inf
+        found = computed(x)
+        np.testing.assert_array_equal(np.where(np.isfinite(found), 0, found), wanted, err_msg=f"{spec} {candidate}")
