@@ -8,6 +8,7 @@ from .fold_batch_norm import FoldBatchNorm
 from .fuse_attention import FuseAttention
 from .fuse_generic import FuseGeneric
 from .fuse_layers import FuseLayers
+from .gather_before_spreading import GatherBeforeSpreading
 from .keep_constant_outputs import KeepConstantOutputs
 from .keep_integers import KeepIntegers
 from .keep_spreading import KeepSpreading
@@ -38,6 +39,7 @@ __all__ = [
     "FuseAttention",
     "FuseGeneric",
     "FuseLayers",
+    "GatherBeforeSpreading",
     "KeepConstantOutputs",
     "KeepIntegers",
     "KeepSpreading",

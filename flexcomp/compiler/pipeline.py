@@ -16,6 +16,7 @@ from flexcomp.passes import (
     FuseAttention,
     FuseGeneric,
     FuseLayers,
+    GatherBeforeSpreading,
     KeepConstantOutputs,
     KeepIntegers,
     KeepSpreading,
@@ -69,6 +70,7 @@ def transformers(
     """
     return [
         CheckIndices(evaluate),
+        GatherBeforeSpreading(),
         FuseAttention(unit, evaluate),
         SplitProducts(),
         MultiplyIntegers(unit, weight_type),

@@ -16,7 +16,7 @@ from flexcomp import plan
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.options import options_of
 
-from .attention import ADDITIVE, ATTENTION, BY_POSITION, DEPTH, RELATIONS, WIDTH, Structure
+from .attention import ADDITIVE, ATTENTION, BY_POSITION, DEPTH, HEADS, RELATIONS, WIDTH, Structure
 
 TOKENS = 512
 FEW = 21
@@ -49,7 +49,9 @@ def test_it_is_one_kernel_and_needs_no_more_than_the_plain_form(case):
 
 @pytest.mark.parametrize("case", BY_POSITION, ids=" ".join)
 def test_scores_by_position_are_added_in_the_kernel(case):
-    layers, _ = planned(BY_POSITION[case], FEW)
+    """There are three tensors of scores at a time, and no index for each head."""
+    layers, nbytes = planned(BY_POSITION[case], TOKENS)
+    assert nbytes < 4 * TOKENS * TOKENS * (3 * HEADS + 3)
     assert sum(name.startswith("attention") for name in layers) == 1
     assert not any(name.startswith("softmax") for name in layers)
 
