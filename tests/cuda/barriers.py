@@ -48,7 +48,7 @@ def kernels_of(name: str, target: CompileTarget, seen: set[int]) -> Iterator[tup
 def arguments_of(layer: Layer, seed: int) -> list[np.ndarray | int]:
     """Random numbers for one block of a layer; of odd seeds one of the weights of each channel is not a number.
 
-    Another weight in its place is noticed even where it meets nothing but padding.
+    Another weight in its place is noticed even if multiplied with padding only.
     """
     rng = np.random.default_rng(seed)
     found: list[np.ndarray | int] = []

@@ -21,7 +21,7 @@ from flexcomp.network.lowered import Lowered
 from flexcomp.program import CountArg, FirstArg, Layer, ScratchArg, TensorType, ValueArg, WeightArg
 from tests.cuda.on_cpu.emulator import Emulator
 
-_POISON = 0xFF  # bytes of what nothing has written to: floats are NaN
+_POISON = 0xFF  # bytes of untouched memory: floats are NaN
 
 
 def networks(
@@ -87,7 +87,7 @@ class Network:
 
 
 def lowered_network(model: onnx.ModelProto, target: str | CompileTarget, shapes: dict | None) -> Lowered:
-    """A network as `flexcomp.build` lowers it, by its smallest kernels."""
+    """A network lowered as in `flexcomp.build`, by its smallest kernels."""
     imported, resolved = load_model(model, shapes, None), resolve_target(target)
     unit, on_weights = resolved.vector_unit, partial(evaluate, weights=imported.weights)
     mod = imported.mod

@@ -1,4 +1,4 @@
-"""What nvcc makes of generated CUDA C: registers, spilled bytes, and the instructions of the longest loop."""
+"""Facts of nvcc's machine code: registers, spilled bytes, and the instructions of the longest loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flexcomp.compiler.cuda_code import CudaCode, translation_unit
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_87", "sm_90")
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?);")
-# What instructions are for, by what their names begin with; the first that fits.
+# Purposes of instructions, by prefixes of their names; the first that fits.
 _WORK = {
     "shared memory": ("LDS", "STS"),
     "loads": ("LD",),
@@ -48,7 +48,7 @@ class Function:
 
 
 def compiled(codes: Sequence[CudaCode], architecture: str, folder: Path) -> tuple[Path, dict[str, Function]]:
-    """A cubin, and what ptxas says of its functions."""
+    """A cubin, and ptxas' report on its functions."""
     source, cubin = folder / f"{architecture}.cu", folder / f"{architecture}.cubin"
     source.write_text(translation_unit(codes))
     command = ["nice", nvcc(), f"-arch={architecture}", "-O3", "-cubin", "-Xptxas", "-v", "-o", cubin, source]
@@ -91,12 +91,12 @@ def share(instructions: Sequence[str], name: str) -> float:
 
 
 def shared_reads(instructions: Sequence[str]) -> frozenset[str]:
-    """By what shared memory is read; not by reads of nothing that no thread does, which precede copies there on some GPUs."""
+    """Widths of reads of shared memory; without reads that no thread does, which precede copies there on some GPUs."""
     return frozenset(found[1] for what in instructions if (found := re.search(r"(LDS[.\w]*) (?!RZ)", what)))
 
 
 def besides(instructions: Sequence[str], name: str) -> str:
-    """What the instructions that are not called `name` are for, the most frequent first."""
+    """Purposes of instructions other than `name`, the most frequent first."""
     counts: Counter[str] = Counter()
     for instruction in instructions:
         called = re.sub(r"^@\S+\s+", "", instruction)

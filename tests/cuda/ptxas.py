@@ -1,4 +1,4 @@
-"""What nvcc and ptxas make of whole networks' kernels, without a GPU: a table, and exit status 1 where a kernel falls short.
+"""Machine code of whole networks' kernels, without a GPU: a table, and exit status 1 where a kernel falls short.
 
     python -m tests.cuda.ptxas [NETWORK …] [--arch sm_90 …] [--all] [--tf32]
 
@@ -7,9 +7,9 @@ how many of the threads that a multiprocessor holds it would hold (CUDA C++ Prog
 convolutions and products of matrices also the share of multiply-adds among the instructions of the longest loop, and by what
 it reads shared memory. Each row has the worst of its kernels; with --all every device function has a row.
 
-No kernel may spill, loops have to be FFMA for 85 % and more, and to read shared memory by 128 bits. What falls short is listed
-with what the loop does besides. Of products by tensor cores (--tf32) only spills are looked at. It takes some minutes for an
-architecture.
+No kernel may spill, loops have to be FFMA for 85 % and more, and to read shared memory by 128 bits. Kernels that fall short are
+listed with the other instructions of the loop. Of products by tensor cores (--tf32) only spills are checked. An architecture
+takes some minutes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Row:
 
     @property
     def shortcomings(self) -> list[str]:
-        """What it should not do; none: it is as it should be."""
+        """The faults of a kernel; none: the kernel is good."""
         found = []
         if self.function.spilled_nbytes:
             found.append(f"{self.function.spilled_nbytes} bytes are spilled")

@@ -17,7 +17,7 @@ _LAST_POOL = [7, 7]  # over all that is left of a picture
 
 
 def for_pictures(model: onnx.ModelProto, image: int) -> onnx.ModelProto:
-    """A network for pictures of `image` pixels' width; its last pooling and its first dense layer take what is left of them."""
+    """A network for pictures of `image` pixels' width; its last pooling and its first dense layer take the remaining pixels."""
     small = onnx.ModelProto()
     small.CopyFrom(model)
     graph = small.graph

@@ -1,4 +1,4 @@
-"""Whole networks for GPUs on the CPU: what is built for a CPU is computed by kernels for GPUs, in any order of their threads."""
+"""Whole networks for GPUs on the CPU: layers of a CPU's build run as kernels for GPUs, in any order of their threads."""
 
 import numpy as np
 import onnxruntime
@@ -48,7 +48,7 @@ def test_a_network_of_rounded_operands_nearly_agrees(tmp_path):
 
 
 def test_a_decoder_agrees_with_onnx_runtime(tmp_path):
-    """Embeddings, attention over caches, and what is written into these."""
+    """Embeddings, attention over caches, and writes into these."""
     model = gpt2_decoder(5, 24, Sizes(layers=1, width=64, heads=4, vocabulary=100))
     reference = onnxruntime.InferenceSession(model.SerializeToString())
     given = {**inputs_of(reference), "at": np.array([7])}

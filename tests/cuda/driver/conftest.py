@@ -1,4 +1,4 @@
-"""A GPU for this process, and the tiny network for it."""
+"""A GPU for this process, and its tiny network."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def driver(tmp_path_factory):
 
 @pytest.fixture
 def fake(driver):
-    """As usual, with nothing left of what was before; what a test leaves is a fault of the runtime."""
+    """A fresh driver, with nothing left from before; leftovers of a test are a fault of the runtime."""
     driver.revive()
     driver.set()
     before = driver.live

@@ -1,5 +1,5 @@
-// libcuda.so.1 for machines without a GPU: what the runtime calls, on the device of model.h. Arguments are those of CUDA's driver API.
-// What tests ask it for is in fake.cc.
+// libcuda.so.1 for machines without a GPU: the runtime's calls, on the device of model.h. Arguments are those of CUDA's driver API.
+// The interface for tests is in fake.cc.
 #include "model.h"
 
 using namespace model;
@@ -12,7 +12,7 @@ thread_local int depth = 0;  // of contexts
 
 using Lock = std::unique_lock<std::mutex>;
 
-// What every call begins with: it is counted, may be told to fail, and has a context.
+// The beginning of every call: the call is counted, may be told to fail, and has a context.
 int Begin(const char* name, bool in_context = true) {
   Device& d = device();
   ++d.called[name];
@@ -150,7 +150,7 @@ int cuMemCreate(unsigned long long* handle, size_t nbytes, const void*, unsigned
   if (d.used + nbytes > d.settings.nbytes) return kOutOfMemory;
   const int fd = memfd_create("piece", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, nbytes) != 0) return kOutOfMemory;
-  // What was there before is anybody's.
+  // The old contents are undefined.
   const std::vector<char> poison(nbytes, static_cast<char>(0xff));
   if (write(fd, poison.data(), nbytes) != static_cast<ssize_t>(nbytes)) return kOutOfMemory;
   d.pieces[*handle = ++d.last_handle] = {fd, nbytes};
@@ -315,7 +315,7 @@ int cuModuleLoadData(Module** module, const void* image) {
     return Live("modules", 1);
   }
   if (std::memcmp(bytes, "\177ELF", 4) != 0) return kInvalidImage;
-  // Where its table of sections ends: at its end, as the linker leaves it.
+  // Where its table of sections ends: at the end of the file, as from the linker.
   uint64_t at;
   uint16_t size, count;
   std::memcpy(&at, bytes + 40, 8), std::memcpy(&size, bytes + 58, 2), std::memcpy(&count, bytes + 60, 2);

@@ -1,4 +1,4 @@
-// What tests ask the GPU of tests for: how it behaves from now on, what it saw, and memory for tensors of callers.
+// The interface of the GPU for tests: its behaviour from now on, its records, and memory for tensors of callers.
 #include "model.h"
 
 using namespace model;

@@ -1,4 +1,4 @@
-"""The driver of `driver.cc` and `fake.cc`, which a session of this process finds when it looks for libcuda.so.1."""
+"""The driver of `driver.cc` and `fake.cc`, which sessions of this process find as libcuda.so.1."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Fake:
             getattr(self._library, name).restype = ctypes.c_char_p
 
     def set(self, **settings: int) -> None:
-        """From now on; what is not named is as usual. Calls, waits and the peak of memory are counted anew."""
+        """From now on; other settings are as usual. Calls, waits and the peak of memory are counted anew."""
         self._settings = _USUAL | settings
         self._library.FakeSet(ctypes.byref(Settings(**self._settings)))
 
@@ -66,7 +66,7 @@ class Fake:
         self._library.FakeRevive()
 
     def lose(self) -> None:
-        """A kernel does what makes a context useless."""
+        """A kernel makes the context useless."""
         self._library.FakeLose()
 
     @property
@@ -88,17 +88,17 @@ class Fake:
 
     @property
     def live(self) -> str:
-        """What was made and not given back; empty: nothing."""
+        """Objects that were made and not given back; empty: none."""
         return self._library.FakeLive().decode()
 
     @property
     def fault(self) -> str:
-        """What a kernel or a copy did wrong; empty: nothing."""
+        """Faults of kernels and copies; empty: none."""
         return self._library.FakeFault().decode()
 
     @property
     def fails_for_good(self) -> bool:
-        """Whether what fails does so because the context is useless from then on."""
+        """Whether failures make the context useless."""
         return self._settings["fail_with"] == USELESS
 
     @property

@@ -35,7 +35,7 @@ class Subject(Protocol):
         """A new session was opened."""
 
     def infer(self, session: flexcomp.Session) -> None:
-        """One inference; AssertionError if it is not right. What the session raises leaves the subject as it was."""
+        """One inference; AssertionError for wrong outputs. Errors of the session do not change the subject."""
 
 
 class Plain:
@@ -89,14 +89,14 @@ class Remembering:
 
 
 def life(subject: Subject) -> list[str]:
-    """A session is opened, runs, changes its budget and is closed; what it refused once, and did when it was asked again."""
+    """A session is opened, runs, changes its budget and is closed; calls that were refused once, and succeeded when repeated."""
     errors = []
 
     def insist(function: Callable[[], object]):
         try:
             return function()
         except FlexcompError as error:
-            errors.append(str(error))  # the error itself would hold tensors of the frames that it went through
+            errors.append(str(error))  # the error itself would hold tensors of its frames
             return function()
 
     def new() -> flexcomp.Session:
@@ -111,7 +111,7 @@ def life(subject: Subject) -> list[str]:
         try:
             insist(lambda: function(session))
         except FlexcompError as error:
-            assert "is lost" in str(error)  # which is said whenever it is asked
+            assert "is lost" in str(error)  # as in every later call
             session.close()
             session = new()
             function(session)
@@ -141,7 +141,7 @@ def try_calls(fake: Fake, subject: Subject, code: int, *, integrated: int = 0, s
 
 
 def subjects(folder: Path, kernels: Mapping[str, DeviceKernel], fake: Fake) -> dict[str, Subject]:
-    """What is tried; kernels are those of the tiny network."""
+    """The settings; kernels are those of the tiny network."""
     tiny = tiny_cuda.export(folder / "faulty.so", "faulty_", kernels=kernels)
     ahead = tiny_cuda.export(folder / "ahead.so", "faulty_ahead_", kernels=kernels, plan=tiny_program.all_ahead)
     return {

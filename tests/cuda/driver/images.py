@@ -13,7 +13,7 @@ from tests.cuda.on_cpu import emulator
 from tests.kept import compiler, made
 
 _HERE = Path(emulator.__file__).parent
-# Modules are opened beside each other: none shares the state of another's grid.
+# Modules are open at the same time: none shares the state of another's grid.
 _FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fno-gnu-unique", "-fno-strict-aliasing", "-mf16c", "-mfma")
 _PTX = b"// PTX \n"  # which is not code of one architecture
 _FUNCTION = """
@@ -40,7 +40,7 @@ def prepared_header() -> Path:
 
 
 def _of(*parts: str) -> tuple[str | Path, ...]:
-    """What machine code is made of."""
+    """The parts of machine code."""
     return (*parts, *_FLAGS, *sorted(_HERE.glob("*.h")), compiler())
 
 
@@ -59,7 +59,7 @@ def image(source: str, functions: Sequence[str]) -> bytes:
 
 
 def as_ptx(code: bytes) -> bytes:
-    """What `image` gives, as text that the driver compiles for whatever GPU there is."""
+    """The result of `image`, as text that the driver compiles for any GPU."""
     return _PTX + code + b"\0"
 
 

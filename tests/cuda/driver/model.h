@@ -90,7 +90,7 @@ struct Device {
   std::mutex mutex;
   Condition changed;
   int lost = kSuccess;
-  std::string fault;  // why it is lost
+  std::string fault;  // the cause of the loss
   std::map<std::string, int64_t> live;
   std::map<std::string, int64_t> called;
   int64_t calls = 0, waits[3] = {};

@@ -3,8 +3,8 @@
     python -m tests.cuda.driver.networks [NETWORK …] [--integrated]
 
 Each is built as for a real GPU and run by the runtime, under three budgets and with three orders in which threads run and
-streams come late; twice each time, since the second inference finds what stayed and is read ahead of. Networks are those of
-`tests.cuda.reduced`. It takes most of an hour.
+streams come late; twice each time, since the second inference finds weights that stayed and loads ahead. Networks are those of
+`tests.cuda.reduced`. This takes most of an hour.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.cuda.driver.toolkit import build as build_network
 from tests.cuda.reduced import NETWORKS
 
 SEEDS = (1, 2, 3)
-PIECE = 2 << 20  # of device memory, as GPUs give it
+PIECE = 2 << 20  # of device memory, as from GPUs
 # A GPU with memory of its own, and one whose memory is the CPU's.
 DISCRETE = {"architecture": 80, "granularity": PIECE}
 INTEGRATED = {"architecture": 87, "granularity": 4096, "integrated": 1}

@@ -1,6 +1,6 @@
 """Random sessions on the GPU of tests: budgets change while inferences run, streams are late, calls and reads fail.
 
-`python -m tests.cuda.driver.random_runs 5000` runs so many inferences, and says what it saw.
+`python -m tests.cuda.driver.random_runs 5000` runs so many inferences, and prints its counts.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _MOST_CALLS = 600  # until a call fails, if one is to
 
 
 class Wrong(AssertionError):
-    """What must not happen."""
+    """A wrong result."""
 
 
 def session_of(fake: Fake, subject: Subject, ladder: Sequence[RungInfo], seed: int, inferences: int, seen: Counter) -> None:
-    """Some inferences of one session; what happened is counted in `seen`. Raises Wrong."""
+    """Some inferences of one session; events are counted in `seen`. Raises Wrong."""
     chance = random.Random(seed)
     integrated = chance.random() < 0.3
     faults = chance.random() < 0.5
@@ -86,7 +86,7 @@ def _refused(error: FlexcompError, faults: bool, options: dict, seen: Counter) -
 
 
 class _Switcher(threading.Thread):
-    """Changes the budget of a session until it is told to end, and looks at what the device holds behind each change."""
+    """Changes the budget of a session until told to end, and checks the device's memory after each change."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class _Switcher(threading.Thread):
         seen: Counter,
     ) -> None:
         super().__init__()
-        self.too_much = ""  # what was wrong; empty: nothing
+        self.too_much = ""  # the fault; empty: none
         self._fake, self._session, self._ladder, self._piece, self._seen = fake, session, ladder, piece, seen
         self._in_force, self._chance, self._ending = start, random.Random(chance.random()), threading.Event()
 
@@ -117,9 +117,9 @@ class _Switcher(threading.Thread):
         self.join()
 
     def _look(self) -> None:
-        """Nobody else changes budgets: what is in force now is so until the next change."""
+        """Nobody else changes budgets: the budget in force stays until the next change."""
         used, most = self._fake.used, _whole(self._in_force.arena_bytes, self._piece)
-        # What a device refuses for good it does not give back, either.
+        # A device that refuses for good does not give memory back, either.
         if used > most and not (self._fake.failed and self._fake.fails_for_good):
             self.too_much = f"{used} bytes of device memory, the budget in force takes {most}"
 

@@ -35,7 +35,7 @@ _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p
 class DeviceTensor:
     """A tensor with the values of an array; `offset_nbytes` lie before its first element, whose memory is poison.
 
-    It may say of itself that it has other strides, of elements.
+    The tensor may claim other strides, of elements.
     """
 
     def __init__(

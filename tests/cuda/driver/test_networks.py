@@ -32,7 +32,7 @@ def test_outputs_are_those_of_onnx_runtime(fake, network, gpu, budget, seed):
     library, given, expected = network
     fake.set(seed=seed, compute_delay_us=50, copy_delay_us=50, **GPUS[gpu])
     with flexcomp.load(library, budget) as session:
-        for _ in range(2):  # the second one finds what stayed, and is read ahead of
+        for _ in range(2):  # the second one finds weights that stayed, and loads that were read ahead
             for found, wanted in zip(session.run(given).values(), expected, strict=True):
                 assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max()
         stats = session.stats()
@@ -61,7 +61,7 @@ def decoder(tmp_path_factory):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("budget", ["min", "all"])
 def test_a_decoder_keeps_its_caches_in_the_memory_of_the_gpu(fake, decoder, budget, seed):
-    """Numbers of tokens are looked at before they are used, rows of caches are exchanged, slices of the embedding are held."""
+    """Numbers of tokens are checked before use, rows of caches are exchanged, slices of the embedding are held."""
     model, library = decoder
     fake.set(seed=seed, compute_delay_us=50, copy_delay_us=50, **GPUS["integrated"])
     reference = onnxruntime.InferenceSession(model.SerializeToString())

@@ -57,5 +57,5 @@ def test_the_runtime_waits_as_often(fake, tiny, x, rung):
             assert np.isfinite(session(x)).all()
         until = time.monotonic() + 10
         while fake.waits(COPY) < len(order.of_loads) and time.monotonic() < until:
-            time.sleep(0.01)  # what is read ahead for an inference that does not come
+            time.sleep(0.01)  # loads ahead for an inference that does not come
         assert (fake.waits(COMPUTE), fake.waits(COPY)) == (len(order.of_steps), len(order.of_loads))

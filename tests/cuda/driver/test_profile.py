@@ -1,4 +1,4 @@
-"""`flexcomp profile` for a GPU: what it costs besides kernels, kernels' times, and plans that are made for them."""
+"""`flexcomp profile` for a GPU: costs besides kernels, kernels' times, and plans for these."""
 
 import json
 import os

@@ -15,14 +15,14 @@ RUNS = 3
 _SEEDS = 6
 COPY_LATE, COMPUTE_LATE = ({f"{stream}_delay_us": 1500, "least_delay_us": 1000} for stream in ("copy", "compute"))
 VERY_LATE = {"copy_delay_us": 6000, "least_delay_us": 5000}
-# (integrated, who waits): which stream is late, as the others do not wait for it.
+# (integrated, who waits): which stream is late, as the other streams do not wait for that.
 WAITS = {(0, 0): COPY_LATE, (0, 1): COMPUTE_LATE, (0, 2): VERY_LATE, (1, 2): COMPUTE_LATE}
 
 
 def ring_alone(program: Program) -> Program:
-    """Its smallest rung, with the page pinned that has a place of its own, where a load brings what is there already.
+    """Its smallest rung, with the page pinned that has a place of its own, where a load reads bytes that are there already.
 
-    It is not read early: a wait for what comes long before it must would not be missed.
+    The page is not read early: a missing wait for an early load would not be noticed.
     """
     rung = program.rungs[0]
     *ring, page = rung.loads
@@ -37,7 +37,7 @@ def ring(tmp_path_factory, device_kernels):
 
 @pytest.fixture(scope="module")
 def long(device_kernels):
-    """One inference reads more than the ring of pinned memory holds, and faster than it is copied."""
+    """One inference reads more than the ring of pinned memory holds, and faster than copies."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         yield tiny_cuda.export(Path(folder) / "long.so", "long_", 20, kernels=device_kernels, plan=ring_alone)
 

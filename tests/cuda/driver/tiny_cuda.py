@@ -69,7 +69,7 @@ def device_kernels(architecture: int = 80) -> dict[str, DeviceKernel]:
 
 
 def with_ptx(kernels: Mapping[str, DeviceKernel]) -> dict[str, DeviceKernel]:
-    """The kernels, with PTX beside their machine code."""
+    """The kernels, with PTX next to their machine code."""
 
     def both(kernel: DeviceKernel) -> DeviceKernel:
         (cubin,) = kernel.images

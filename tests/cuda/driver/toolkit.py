@@ -1,4 +1,4 @@
-"""What makes machine code for the GPU of tests, in the place of nvcc."""
+"""The compiler for the GPU of tests, in the place of nvcc."""
 
 from __future__ import annotations
 

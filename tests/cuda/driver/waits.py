@@ -2,14 +2,14 @@
 
     python -m tests.cuda.driver.waits [NETWORK …]
 
-No clocks, no chance: two streams are two orders, and waits say how much of the one is behind how much of the other. They are
-those of `runtime_ext/src/cuda/stream_order.h`: a step is behind the newest of the loads that it needs, a load behind the last of
-the steps that must be over, and nobody waits for what something it waited for came behind. On an integrated GPU loads wait just
+No clocks, no chance: two streams are two orders, and waits say how much of the one is after how much of the other. They are
+those of `runtime_ext/src/cuda/stream_order.h`: a step is after the newest of the loads that it needs, a load after the last of
+the steps that must be over, and waits that follow from others are left out. On an integrated GPU loads wait just
 so, in the process, and steps need not. With all waits every pair that touches the same bytes must be in some order; without any
 single one some pair is in none. It plans the networks of `tests.cuda.reduced`, compiles nothing, and looks at all their rungs.
 
 A plan may let a load wait longer than bytes ask for, as where it gives up together what was loaded together. Without such a wait
-no pair comes loose, and no answer could show that it is missing: those are listed, and counted as needless.
+no pair comes loose, and no answer could show the loss: such waits are listed, and counted as needless.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from flexcomp.program import Program, Rung, ValueArg
 from flexcomp.runtime import parse_budget
 from tests.cuda.reduced import NETWORKS
 
-INFERENCES = 3  # the first one fills the arena, the second one finds what was read ahead, the third one what that began
+INFERENCES = 3  # the first one fills the arena, the second one finds loads ahead of the first, the third one those of the second
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Something in one stream is behind something in the other; places in the streams are counted from the first inference on."""
+    """Something in one stream is after something in the other; places in the streams are counted from the first inference on."""
 
-    at: int  # place of what waits: it and all behind it
-    behind: int  # place of what is waited for
+    at: int  # the waiting place, with all later ones
+    behind: int  # the place that is waited for
 
 
 @dataclass(frozen=True)
 class Order:
-    """What inferences of a rung give to the two streams."""
+    """The work of a rung's inferences in the two streams."""
 
     steps: tuple[int, ...]  # of the compute stream, by their numbers in the rung
     loads: tuple[int, ...]  # of the copy stream
@@ -91,7 +91,7 @@ def order_of(rung: Rung, inferences: int = INFERENCES) -> Order:
 def touching(program: Program, rung: Rung) -> np.ndarray:
     """bool[loads, steps]: whether a load writes bytes that a step reads or writes.
 
-    Inputs and states are there before the first step, and outputs are taken behind the last one.
+    Inputs and states are there before the first step, and outputs are taken after the last one.
     """
     ranges = [_ranges(program, rung, step) for step in range(len(rung.steps))]
     ranges[0] += _values(program, rung, program.given)
@@ -125,7 +125,7 @@ def _values(program: Program, rung: Rung, values: tuple[int, ...]) -> list[tuple
 
 @dataclass(frozen=True)
 class Seen:
-    """What a rung's waits are for."""
+    """The purposes of a rung's waits."""
 
     waits: int
     needless: tuple[str, ...]  # waits without which no pair comes loose
@@ -133,7 +133,7 @@ class Seen:
 
 
 def look(program: Program, rung: Rung, order: Order | None = None) -> Seen:
-    """Takes out every wait; those of the last inference, which nothing follows, keep what they did in those before."""
+    """Takes out every wait; those of the last inference, which nothing follows, are as in earlier ones."""
     if not rung.loads:
         return Seen(0, (), 0)
     order = order or order_of(rung)
@@ -148,7 +148,7 @@ def look(program: Program, rung: Rung, order: Order | None = None) -> Seen:
 
 
 def _known(waits: tuple[Wait, ...], count: int) -> np.ndarray:
-    """Of each place of a stream: the last place of the other that it is behind, -1 for none."""
+    """Of each place of a stream: the last place of the other before this one, -1 for none."""
     known = np.full(count, -1)
     for wait in waits:
         known[wait.at] = max(known[wait.at], wait.behind)
@@ -160,7 +160,7 @@ def _without_pair(waits: tuple[Wait, ...], pairs: np.ndarray, floors: tuple[int,
     known = -1
     for wait, following in pairwise([*waits, None]):
         end = pairs.shape[1] if following is None else following.at
-        # What waits is behind what it waited for before, and what its inference began behind.
+        # A waiting place is after earlier waits, and after the beginning of its inference.
         first = max(known, floors[wait.at] if floors else -1) + 1
         if not pairs[first : wait.behind + 1, wait.at : end].any():
             yield wait

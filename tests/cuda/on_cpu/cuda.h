@@ -1,4 +1,4 @@
-// What generated CUDA C uses of CUDA, for a C++ compiler. `emulator.py` numbers barriers, shuffles and shared arrays.
+// The part of CUDA that generated CUDA C uses, for a C++ compiler. `emulator.py` numbers barriers, shuffles and shared arrays.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -47,7 +47,7 @@ inline int min(int a, int b) { return a < b ? a : b; }
 inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// What `schedules/cuda/instructions.py` names.
+// Functions that `schedules/cuda/instructions.py` names.
 inline int signed_byte(unsigned word, int number) { return int8_t(word >> 8 * number); }
 inline void* kept_pointer(void* place) { return place; }
 #define ON_CPU_FETCH(nbytes)                                                                 \

@@ -22,7 +22,7 @@ _BARRIER = re.compile(r"(?:__sync|fetch_)(threads|warp|commit|wait)\(\)")
 _EXCHANGE = re.compile(r"(__shfl_xor_sync|tf32_multiply)\(")
 _EXCHANGES = {"__shfl_xor_sync": "OnCpuShuffleXor", "tf32_multiply": "OnCpuMultiply"}
 _FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-mf16c", "-mfma", "-x", "c++")
-# Mapped memory and what calls a launch. Errors come back as text.
+# Mapped memory and calls of launches. Errors come back as text.
 _ENTRY = """
 extern "C" void* OnCpuAllocate(size_t nbytes) { return new on_cpu::Guarded(nbytes); }
 extern "C" void* OnCpuData(void* memory) { return static_cast<on_cpu::Guarded*>(memory)->data(); }
@@ -44,7 +44,7 @@ extern "C" void OnCpu_{name}(void** taken, const unsigned* size, unsigned seed, 
 
 
 class EmulationError(Exception):
-    """What a GPU would answer with an error, or with memory that is somebody else's."""
+    """A fault for which a GPU would report an error, or touch memory of others."""
 
 
 class Emulator:
@@ -74,7 +74,7 @@ class Emulator:
         return self._barriers[name]
 
     def run(self, name: str, arguments: Sequence[np.ndarray | int], *, seed: int = 0, skipped: int = -1) -> list[np.ndarray]:
-        """What is in all buffers after a kernel ran on these; the arguments stay as they are.
+        """The contents of all buffers after a kernel; the arguments do not change.
 
         Threads run in an order that `seed` gives, without the barrier number `skipped`. EmulationError if they leave their
         buffers or wait for ever.
@@ -103,7 +103,7 @@ class Emulator:
 
 
 class _Buffer:
-    """A copy of an array, with nothing behind it that a kernel may touch."""
+    """A copy of an array, with no accessible memory after its end."""
 
     def __init__(self, library: ctypes.CDLL, array: np.ndarray) -> None:
         self._library, self._like = library, array
@@ -121,9 +121,9 @@ class _Buffer:
 
 
 def numbered(source: str) -> tuple[str, int]:
-    """The source with its barriers, what warps do together, and shared arrays numbered, and how many barriers there are.
+    """The source with numbered barriers, warp functions and shared arrays, and how many barriers there are.
 
-    Barriers are those of warps, too, and what ends groups of copies and waits for these.
+    Barriers include those of warps, and instructions that end groups of copies or wait for these.
     """
     barriers, exchanges, arrays = iter(range(10**6)), iter(range(10**6)), iter(range(10**6))
     text = _BARRIER.sub(lambda m: f"ON_CPU_{m[1].upper()}({next(barriers)})", source)

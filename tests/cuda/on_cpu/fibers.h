@@ -1,6 +1,6 @@
 // The threads of a block as fibers, one block after the other. Which thread runs next is drawn at random wherever one waits for
-// others, so that what a barrier is missing for comes out wrong in some order. What threads fetch to shared memory arrives at
-// random, too: at once, while others run, or as late as it may.
+// others, so that a missing barrier gives a wrong result in some order. What threads fetch to shared memory arrives at
+// random, too: at once, while others run, or as late as possible.
 #pragma once
 #include <signal.h>
 #include <ucontext.h>
@@ -30,7 +30,7 @@ namespace on_cpu {
 constexpr unsigned kWarp = 32;
 constexpr size_t kStackNbytes = 64 << 10;
 
-// A stack, and where what runs on it is to go on. It serves one thread of a block after the other: to begin on a new stack takes
+// A stack, and the place at which its thread goes on. A stack serves one thread of a block after the other: to begin on a new stack takes
 // system calls, and to go on elsewhere on another takes none.
 class Coroutine {
  public:
@@ -42,7 +42,7 @@ class Coroutine {
     makecontext(&start_, body, 0);
   }
 
-  // From outside; returns when it leaves.
+  // From outside; returns when the thread leaves.
   [[gnu::noinline]] void Enter(void** outside) {
     if (__builtin_setjmp(outside) != 0) return;
     if (has_begun_) GoOn(inside_);
@@ -76,7 +76,7 @@ struct Copy {
   }
 };
 
-// What a thread shows of the operands of a warp's product, of 16 × 8 and 8 × 8 numbers (PTX ISA, "Matrix fragments for mma.m16n8k8").
+// A thread's part of the operands of a warp's product, of 16 × 8 and 8 × 8 numbers (PTX ISA, "Matrix fragments for mma.m16n8k8").
 struct Fragments {
   float left[4], right[2];
 };
@@ -86,8 +86,8 @@ struct Fiber {
   std::unique_ptr<Coroutine> coroutine;
   Dim index;
   State state = State::kReady;
-  int place = 0;           // of the barrier, or below 0 the shuffle, at which it waits
-  uint64_t exchanged = 0;  // what it shows to its warp
+  int place = 0;           // of the barrier, or below 0 the shuffle, at which the thread waits
+  uint64_t exchanged = 0;  // its value for the warp
   Fragments fragments;     // of a product of its warp
   std::vector<Copy> copies;  // that it began, and that have not arrived
 };
@@ -104,7 +104,7 @@ class Grid {
     }
   }
 
-  // All blocks, in random order; what goes wrong is a std::runtime_error.
+  // All blocks, in random order; faults are std::runtime_errors.
   void Run() {
     current_grid = this;
     struct sigaction fault = {}, before_segv, before_bus;
@@ -155,7 +155,7 @@ class Grid {
     ArriveAtRandom();
   }
 
-  // What the current thread has begun to copy becomes a group.
+  // The current thread's copies since the last group become a group.
   void Commit(int place) {
     if (place == skipped_) return;
     for (Copy& copy : fibers_[running_].copies) copy.is_in_group = true;
@@ -167,7 +167,7 @@ class Grid {
     Arrive([](const Copy& copy) { return copy.is_in_group; });
   }
 
-  // What thread `lane` of the current one's warp shows, all of whose threads come to `place`.
+  // The value of thread `lane` of the current one's warp, all of whose threads come to `place`.
   uint64_t Exchange(int place, uint64_t shown, unsigned lane) {
     const unsigned first = running_ / kWarp * kWarp, self = running_;
     fibers_[self].exchanged = shown;
@@ -177,7 +177,7 @@ class Grid {
     return taken;
   }
 
-  // Adds a product of the current thread's warp to its four sums, two neighbours and two behind `apart` floats: the last 13 bits of operands
+  // Adds a product of the current thread's warp to its four sums, two neighbours and two `apart` floats later: the last 13 bits of operands
   // do not count, and sums are float32, product by product.
   void Multiply(int place, const Fragments& shown, float* sums, int apart) {
     const unsigned first = running_ / kWarp * kWarp, self = lane();
@@ -245,7 +245,7 @@ class Grid {
     copies.erase(arrived, copies.end());
   }
 
-  // In a third of the blocks copies arrive at once, in a third as late as they may, in the others some of them here.
+  // In a third of the blocks copies arrive at once, in a third as late as possible, in the others some of them here.
   void ArriveAtRandom() {
     if (pace_ == 0) return;
     Arrive([&](const Copy&) { return pace_ == 1 || random_() % 4 == 0; });
@@ -258,7 +258,7 @@ class Grid {
   }
 
   void RunBlock() {
-    // Where a barrier is missing, what is read too early is not always what a kernel leaves out.
+    // Where a barrier is missing, a number that is read too early is not always one that a kernel leaves out.
     poison_ = skipped_ >= 0 ? kPoisons[random_() % std::size(kPoisons)] : kPoison;
     for (auto& [_, array] : shared_) array->Poison(poison_);
     ready_.clear();

@@ -1,4 +1,4 @@
-// Memory between pages that nobody may touch: what reads or writes beyond it ends with a fault, and not with a wrong number.
+// Memory between pages that nobody may touch: reads and writes beyond its ends are faults, and not wrong numbers.
 #pragma once
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,10 +14,10 @@ namespace on_cpu {
 constexpr size_t kAlignment = 64;
 // Of it all floats are NaN, and integers -1.
 constexpr unsigned char kPoison = 0xff;
-// Others: floats are three or zero, integers large with few bits, or zero. What finds NaN or -1 may leave it out, and be right.
+// Others: floats are three or zero, integers large with few bits, or zero. A kernel that meets NaN or -1 may leave these out, and be right.
 constexpr unsigned char kPoisons[] = {kPoison, 0x40, 0x00};
 
-// `nbytes` bytes, full of poison. What lies between their end and the page that follows, fewer than 64 bytes, is poison, too.
+// `nbytes` bytes, full of poison. The fewer than 64 bytes up to the page that follows are poison, too.
 class Guarded {
  public:
   explicit Guarded(size_t nbytes) : nbytes_(nbytes) {
@@ -39,7 +39,7 @@ class Guarded {
   size_t nbytes() const { return nbytes_; }
   void Poison(unsigned char poison = kPoison) { std::memset(data_, poison, nbytes_); }
 
-  // Whether nothing was written to the bytes behind the last one.
+  // Whether nothing was written to the bytes after the last one.
   bool IsEndIntact() const {
     const unsigned char* end = reinterpret_cast<const unsigned char*>(data_) + nbytes_;
     for (; reinterpret_cast<uintptr_t>(end) % kAlignment; ++end)

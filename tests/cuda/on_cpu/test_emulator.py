@@ -1,4 +1,4 @@
-"""What the emulator sees: races, barriers that not all come to, memory that nobody wrote to or that is somebody else's."""
+"""Faults that the emulator finds: races, barriers that some threads miss, untouched memory and memory of others."""
 
 import numpy as np
 import pytest
@@ -73,7 +73,7 @@ def test_races_show_and_depend_on_the_order(emulator):
 
 
 def test_copies_are_there_when_their_group_was_waited_for(emulator):
-    """By the thread that began them; others meet it at a barrier behind that."""
+    """By the thread that began them; others see the copies after a later barrier."""
     assert all(np.array_equal(y, X[::-1]) for y in results(emulator, "fetched"))
     assert all(np.array_equal(y, X) for y in results(emulator, "fetched_own"))
     assert not np.any(results(emulator, "outside"))
@@ -135,7 +135,7 @@ def test_threads_that_wait_for_ever_are_an_error(emulator, name):
 
 @pytest.mark.parametrize("name", ["beyond_shared", "before_x"])
 def test_memory_of_others_is_an_error(emulator, name):
-    """Arrays end at a page that nobody may touch, and begin behind one if they fill theirs."""
+    """Arrays end at a page that nobody may touch, and begin after one if they fill their pages."""
     x = np.zeros(1024, "f4") if name == "before_x" else X
     with pytest.raises(EmulationError, match=f"{name}: a thread reads or writes outside of its buffers"):
         emulator.run(name, [x, np.zeros(THREADS, "f4")])
