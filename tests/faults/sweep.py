@@ -101,6 +101,7 @@ class Harness:
             )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"the driver ended with {done.returncode}: {done.stderr.strip()}")
+        print(done.stderr, end="", file=sys.stderr)  # where a process crashed, the trace of libtvm_ffi
         return done.stdout.splitlines()
 
 
