@@ -78,6 +78,11 @@ RIGHT = {
         [node("GridSample", "c g", "y", mode="nearest"), node("Cast", "x", "c", to=TensorProto.BOOL)][::-1],
         {"x": np.float32([[[[0, 1, 0], [2, 0, 3]]]])}, {"y": TensorProto.BOOL}, {"g": ramp(1, 2, 2, 2) / 2},
     ),
+    "shifts by more bits than there are": (
+        [node("BitShift", "x n", "y", direction="LEFT"), node("BitShift", "x n", "z", direction="RIGHT")],
+        {"x": np.array([3], "u4"), "n": np.array([33], "u4")},  # one: vector units shift all bits out by themselves
+        {"y": TensorProto.UINT32, "z": TensorProto.UINT32}, {},
+    ),
     "classes in 32 bits": (
         [node("NegativeLogLikelihoodLoss", "x t", "y", reduction="none")], {"x": ramp(2, 3), "t": np.array([2, 0], "i4")},
         {"y": FLOAT}, {},

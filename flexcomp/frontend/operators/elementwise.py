@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import tvm
 from tvm import relax, te, tirx
 from tvm.relax import op
 
@@ -131,6 +132,25 @@ def _unless_zero(node: Node, operator: Callable) -> relax.Expr | None:
     return op.where(is_zero, relax.const(0, kind), result)
 
 
+def _bit_shift(node: Node) -> relax.Expr | None:
+    """Shifts by as many bits as there are, or more, leave nothing but the sign; processors shift by the rest of a division."""
+    a, b = node.inputs
+    bits, kind = tvm.DataType(node.dtype).bits, dtype_of(b)
+    known = node.value(1)
+    if known is not None and ((known >= 0) & (known < bits)).all():
+        return None
+    right = node.text("direction", "") == "RIGHT"
+    # A negative number of bits is a large one, as it is without a sign.
+    small = node.emit(op.less(b, relax.const(bits, kind)))
+    if kind.startswith("int"):
+        small = node.emit(op.logical_and(small, node.emit(op.greater_equal(b, relax.const(0, kind)))))
+    shift = op.right_shift if right else op.left_shift
+    shifted = node.emit(shift(a, node.emit(op.where(small, b, relax.const(0, kind)))))
+    signs = right and node.dtype.startswith("int")
+    nothing = node.emit(op.right_shift(a, relax.const(bits - 1, node.dtype))) if signs else relax.const(0, node.dtype)
+    return op.where(small, shifted, nothing)
+
+
 def _is_inf(node: Node) -> relax.Expr | None:
     signs = [s for s, key in ((math.inf, "detect_positive"), (-math.inf, "detect_negative")) if node.attrs.get(key, 1)]
     if len(signs) == 2:
@@ -237,6 +257,7 @@ def _equal(node: Node) -> relax.Expr | None:
 
 
 CONVERTERS: dict[str, Converter] = {
+    "BitShift": _bit_shift,
     "Celu": _celu,
     "Shrink": _shrink,
     "Clip": _clip,

@@ -46,6 +46,9 @@ def doubt(model: onnx.ModelProto, inputs: Outputs, truth: Truth, outputs: Output
         return "of a float that is converted to integers which do not hold it"
     if _overflows(model, truth, outputs):
         return "of integers that float64 does not hold, as which oracles take them"
+    pooled = [node.input[0] for node in model.graph.node if node.op_type in ("GlobalMaxPool", "MaxPool") and node.input]
+    if any(np.isnan(value.astype("f8")).any() for value in _values(model, inputs, pooled).values()):
+        return "of a largest number among some that are none, which is as comparisons are ordered"
     if any(_has_infinite_weights(node, model, inputs) for node in model.graph.node):
         return "of a recurrence that begins with 0 times infinity, which libraries of matrix products may leave out"
     if truth.by == "onnxruntime":
