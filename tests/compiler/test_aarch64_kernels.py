@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 from pathlib import Path
@@ -71,20 +72,26 @@ def test_kernels_against_onnxruntime(built, tmp_path):
         np.testing.assert_allclose(found, expected, atol=2e-5 * abs(expected).max())
 
 
-@pytest.mark.parametrize("kernels", ["smallest", "fastest"])
-def test_weights_of_16_and_8_bits(kernels, tmp_path):
-    """Every family with every type in turn, widened in registers and in scratch, against the same weights on this machine."""
+@functools.cache
+def rounded() -> tuple[onnx.ModelProto, dict[str, str], np.ndarray, np.ndarray]:
+    """The network, a type for each of its weights, an input, and the output on this machine."""
     model = families()
     nodes = [node.output[0] for node in model.graph.node if node.op_type in ("Conv", "MatMul", "Gemm")]
     with_weights = [node for node in nodes if node in _kept_nodes(model)]
     types = {node: ("int8", "float16", "bfloat16")[i % 3] for i, node in enumerate(with_weights)}
     x = np.random.default_rng(0).standard_normal((1, 3, 50, 50)).astype("f4")
+    return model, types, x, flexcomp.build(model, threads=1, kernels="smallest", weights=types).session()(x)
+
+
+@pytest.mark.parametrize("kernels", ["smallest", "fastest"])
+def test_weights_of_16_and_8_bits(kernels, tmp_path):
+    """Every family with every type in turn, widened in registers and in scratch, against the same weights on this machine."""
+    model, types, x, expected = rounded()
     np.save(tmp_path / "x.npy", x)
     artifact = flexcomp.build(model, target="raspberry-pi-5", budget="0.6", kernels=kernels, weights=types)
     artifact.export_library(tmp_path / "narrow.so")
     widened = [layer for layer in artifact.program.layers if layer.implementation.startswith("direct widened")]
     assert bool(widened) == (kernels == "fastest")
-    expected = flexcomp.build(model, threads=1, kernels="smallest", weights=types).session()(x)
     report = runner.run(
         tmp_path / "narrow.so", budget="0.6", inputs={"x": tmp_path / "x.npy"}, output_dir=tmp_path, emulator=emulated()
     )
