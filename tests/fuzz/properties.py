@@ -28,7 +28,7 @@ def run(seconds: float, seed: int) -> None:
     while time.monotonic() < end:
         output, over = _round(drawn, end - time.monotonic())
         passed += sum(int(count) for count in re.findall(r"(\d+) passed", output))
-        examples += sum(int(count) for count in re.findall(r"(\d+) passing examples", output))
+        examples += sum(int(count) for count in re.findall(r"- (\d+) passing", output))
         if not over:
             break
         drawn += 1
