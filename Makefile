@@ -60,6 +60,7 @@ lint:
 	$(VENV)/bin/ruff check .
 	$(PYTHON) scripts/lint_words.py
 	bash scripts/lint_imports.sh $(VENV)
+	$(PYTHON) scripts/lint_includes.py
 
 site:
 	@bash scripts/environment.sh $(VENV) docs

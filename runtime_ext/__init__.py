@@ -122,7 +122,7 @@ def build_runtime_object(compiler: str, output: str | Path, options: Iterable[st
 
     output = Path(output)
     flags = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
-    source_folder = _installed("src/module.cc").parent
+    source_folder = _installed("src/session/module.cc").parents[1]
     flags += ["-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}", f"-I{source_folder}", *options]
     command = [compiler, *flags, "-x", "c++", "-c", "-", "-o", str(output)]
     source = joined(sorted(source_folder.rglob("*.cc")))

@@ -40,7 +40,7 @@ class RemoteNetwork:
         self._device, self._module, self._library = device, module, library
         self.weights_name = weights_name
         self.info: dict = json.loads(self._text("info"))
-        self.machine: dict = json.loads(self._text("machine"))  # keys: runtime_ext/src/on_device.h
+        self.machine: dict = json.loads(self._text("machine"))  # keys: runtime_ext/src/session/on_device.h
         self.inputs = ports_of(self.info["inputs"])
         self.outputs = ports_of(self.info["outputs"])
         self.states = ports_of(self.info.get("states", ()))

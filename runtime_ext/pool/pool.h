@@ -27,7 +27,7 @@
 #include "pool/lane_memory.h"
 #include "pool/model.h"
 #include "pool/requests.h"
-#include "process_mark.h"
+#include "base/process_mark.h"
 #include "threads/cpu_set.h"
 
 namespace flexcomp {

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "../src/base/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace flexcomp::runner {
 namespace {

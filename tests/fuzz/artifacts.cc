@@ -35,7 +35,7 @@
 #include "kernels/call_table.h"
 #include "mutator.h"
 #include "program/program.h"
-#include "session.h"
+#include "session/session.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "describe.h"
+#include "session/describe.h"
 #include "mutator.h"
 #include "program/program.h"
 #include "program/signature.h"

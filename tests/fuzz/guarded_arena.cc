@@ -1,4 +1,4 @@
-// An arena between pages that nobody may touch, in place of runtime_ext/src/arena.cc: a kernel that leaves it, which no
+// An arena between pages that nobody may touch, in place of runtime_ext/src/memory/arena.cc: a kernel that leaves it, which no
 // sanitizer looks at, is a segmentation fault.
 #include <sys/mman.h>
 
@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "arena.h"
+#include "memory/arena.h"
 #include "base/error.h"
 #include "program/program.h"
 

@@ -1,5 +1,5 @@
 // Arenas on a system whose pages have the size that is given: mappings stay within the rules, and nothing is left of them.
-#include "arena.h"
+#include "memory/arena.h"
 
 #include <sys/mman.h>
 #include <sys/syscall.h>

@@ -207,4 +207,4 @@ def test_reads_are_over_before_their_memory_is_used_again(tmp_path, tiny):
 @pytest.mark.parametrize("page", [4096, 16384, 65536])
 def test_arenas_are_made_of_whole_pages(tmp_path, page):
     """Whatever the system's: the program stands between the arena and the system calls, and refuses what such a kernel would."""
-    native.run(native.compile(tmp_path, "arena_pages.cc", ["arena.cc"]), page)
+    native.run(native.compile(tmp_path, "arena_pages.cc", ["memory/arena.cc"]), page)

@@ -28,7 +28,7 @@
 #include "files.h"
 #include "pooled.h"
 #include "program/program.h"
-#include "session.h"
+#include "session/session.h"
 
 namespace {
 

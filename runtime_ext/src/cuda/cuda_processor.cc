@@ -11,7 +11,7 @@
 #include "cuda/device_tensor.h"
 #include "cuda/measure_rates.h"
 #include "kernels/call_table.h"
-#include "process_mark.h"
+#include "base/process_mark.h"
 
 namespace flexcomp::cuda {
 namespace {

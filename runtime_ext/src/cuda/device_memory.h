@@ -5,7 +5,7 @@
 
 #include "cuda/device.h"
 #include "cuda/stream_copies.h"
-#include "session_memory.h"
+#include "memory/session_memory.h"
 
 namespace flexcomp::cuda {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "process_mark.h"
+#include "base/process_mark.h"
 
 namespace flexcomp::cuda {
 namespace {

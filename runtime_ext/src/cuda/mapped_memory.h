@@ -3,7 +3,7 @@
 
 #include "cuda/device.h"
 #include "cuda/stream_copies.h"
-#include "host_memory.h"
+#include "memory/host_memory.h"
 
 namespace flexcomp::cuda {
 

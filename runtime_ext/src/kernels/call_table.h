@@ -11,7 +11,7 @@
 
 #include "kernels/bounds_check.h"
 #include "kernels/processor.h"
-#include "places.h"
+#include "memory/places.h"
 #include "program/program.h"
 
 namespace flexcomp {

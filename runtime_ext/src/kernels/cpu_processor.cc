@@ -3,7 +3,7 @@
 #include <atomic>
 
 #include "base/error.h"
-#include "host_memory.h"
+#include "memory/host_memory.h"
 #include "threads/backend.h"
 
 namespace flexcomp {

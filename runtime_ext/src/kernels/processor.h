@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "kernels/device_rates.h"
 #include "program/program.h"
-#include "session_memory.h"
+#include "memory/session_memory.h"
 #include "storage/delivery.h"
 
 namespace flexcomp {

@@ -14,12 +14,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/pages.h"
+
 namespace flexcomp {
-
-inline constexpr uint64_t kPage = 4096;
-inline constexpr uint64_t kAlign = 64;
-
-constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 struct TensorType {
   DLDataType dtype;

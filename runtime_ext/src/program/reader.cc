@@ -169,7 +169,7 @@ Arg ReadArg(Cursor& in) {
 }
 
 // Weights, and scratch, of a layer follow each other.
-void Place(Arg& arg, uint64_t& end) {
+void PlaceArg(Arg& arg, uint64_t& end) {
   arg.offset = end;
   const auto room = [&] {
     return arg.kind == ArgKind::kRows ? RoomForRows(arg.type.nbytes, arg.table.block_nbytes) : RoundUp(arg.type.nbytes, kAlign);
@@ -192,8 +192,8 @@ Layer ReadLayer(Cursor& in) {
   int64_t blocks = 1;
   const Arg* before = nullptr;
   for (Arg& arg : layer.args) {
-    if (arg.kind == ArgKind::kWeight) Place(arg, weights_nbytes);
-    if (arg.kind == ArgKind::kScratch || arg.kind == ArgKind::kRows) Place(arg, scratch_nbytes);
+    if (arg.kind == ArgKind::kWeight) PlaceArg(arg, weights_nbytes);
+    if (arg.kind == ArgKind::kScratch || arg.kind == ArgKind::kRows) PlaceArg(arg, scratch_nbytes);
     if (arg.kind == ArgKind::kFirst && before != nullptr && before->kind == ArgKind::kWeight && !before->type.shape.empty())
       blocks = before->type.shape[0];
     before = &arg;

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "arena.h"
+#include "memory/arena.h"
 #include "base/error.h"
 #include "program/program.h"
 #include "storage/file_source.h"

@@ -2,7 +2,7 @@
 
 #include <new>
 
-#include "program/program.h"
+#include "base/pages.h"
 
 namespace flexcomp {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "arena.h"
-#include "storage/fresh_pages.h"
+#include "memory/arena.h"
+#include "memory/fresh_pages.h"
 
 namespace flexcomp {
 

@@ -1,4 +1,4 @@
-#include "host_memory.h"
+#include "memory/host_memory.h"
 
 #include <tvm/ffi/error.h>
 

@@ -12,10 +12,10 @@
 
 #include "base/error.h"
 #include "base/translated.h"
-#include "describe.h"
-#include "on_device.h"
+#include "session/describe.h"
+#include "session/on_device.h"
 #include "program/program.h"
-#include "session.h"
+#include "session/session.h"
 #include "storage/measure_storage.h"
 #include "threads/cores.h"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "session_memory.h"
+#include "memory/session_memory.h"
 
 namespace flexcomp {
 

@@ -1,8 +1,8 @@
 // States: tensors that stay in a session from one inference to the next.
 #include <utility>
 
-#include "port_check.h"
-#include "session.h"
+#include "session/port_check.h"
+#include "session/session.h"
 
 namespace flexcomp {
 

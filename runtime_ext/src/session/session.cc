@@ -1,4 +1,4 @@
-#include "session.h"
+#include "session/session.h"
 
 #include <tvm/ffi/error.h>
 
@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "cuda/cuda_processor.h"
 #include "kernels/cpu_processor.h"
-#include "port_check.h"
+#include "session/port_check.h"
 #include "storage/read_rate.h"
 #include "threads/cpu_features.h"
 

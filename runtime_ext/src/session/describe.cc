@@ -1,4 +1,4 @@
-#include "describe.h"
+#include "session/describe.h"
 
 #include <tvm/ffi/extra/json.h>
 

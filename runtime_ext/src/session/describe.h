@@ -5,7 +5,7 @@
 
 #include "kernels/device_rates.h"
 #include "program/program.h"
-#include "session.h"
+#include "session/session.h"
 #include "storage/measure_storage.h"
 #include "storage/trace.h"
 #include "threads/cores.h"

@@ -2,7 +2,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "session.h"
+#include "session/session.h"
 
 namespace flexcomp {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "session.h"
+#include "session/session.h"
 
 namespace flexcomp {
 namespace {

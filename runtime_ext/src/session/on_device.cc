@@ -1,4 +1,4 @@
-#include "on_device.h"
+#include "session/on_device.h"
 
 #include <fcntl.h>
 #include <sys/utsname.h>
@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/unique_fd.h"
-#include "describe.h"
+#include "session/describe.h"
 #include "threads/cpu_features.h"
 #include "threads/cpu_set.h"
 

@@ -1,4 +1,4 @@
-#include "port_check.h"
+#include "session/port_check.h"
 
 #include "base/error.h"
 

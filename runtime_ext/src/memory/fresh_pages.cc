@@ -1,4 +1,4 @@
-#include "storage/fresh_pages.h"
+#include "memory/fresh_pages.h"
 
 #include <sys/mman.h>
 

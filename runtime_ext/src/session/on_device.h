@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "program/program.h"
-#include "session.h"
+#include "session/session.h"
 
 namespace flexcomp {
 

@@ -1,4 +1,4 @@
-#include "arena.h"
+#include "memory/arena.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "session.h"
+#include "session/session.h"
 
 namespace flexcomp {
 
