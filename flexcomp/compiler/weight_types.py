@@ -13,6 +13,7 @@ from flexcomp.frontend import node_name, node_of
 from flexcomp.passes.attributes import VALUES_OF
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.ir import bindings, dtype, operator, shape
+from flexcomp.passes.panels import lacking
 from flexcomp.passes.weights import KeptWeight
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, natural, require_fits
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES, element_type
@@ -151,7 +152,8 @@ def _misfit(weights: np.ndarray, kind: str) -> OutOfRangeError | None:
 
 def _moves_only(function: relax.Function) -> bool:
     """Whether the result's elements are the weights', or zeros."""
-    return all(operator(binding.value) in _MOVING for binding in bindings(function) if isinstance(binding.value, relax.Call))
+    calls = [binding.value for binding in bindings(function) if isinstance(binding.value, relax.Call)]
+    return all(operator(call) in _MOVING or lacking(call) for call in calls)
 
 
 def _reads_integers(function: relax.Function) -> bool:
