@@ -82,7 +82,7 @@ def test_updates_that_do_not_fit_are_refused():
     ("attributes", "indices", "says"),
     [
         ({"axis": 7}, 2, "axis 7 is out of range for rank 3"),
-        ({"mode": "foo"}, 2, 'mode is "foo"; it is linear or circular'),
+        ({"mode": "foo"}, 2, "its mode is 'foo': make it one of linear, circular"),
         ({}, 1, "Dimension mismatch in unification between 1 and 2"),
     ],
 )
