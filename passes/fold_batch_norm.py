@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import ir, relax
@@ -289,5 +290,6 @@ def _axis_of(factor: tuple[int, ...], data: tuple[int, ...]) -> int | None:
 def _fold(compute, a: ir.Expr, b: ir.Expr) -> ir.Expr | None:
     """The result for two constants."""
     if isinstance(a, ir.GenericConst) and isinstance(b, ir.GenericConst):
-        return relax.const(compute(a.value.numpy(), b.value.numpy()), dtype(a))
+        with np.errstate(all="ignore"):
+            return relax.const(compute(a.value.numpy(), b.value.numpy()), dtype(a))
     return None

@@ -26,10 +26,7 @@ def _recurrent(node: Node) -> relax.Expr:
 class _Layer:
     def __init__(self, node: Node) -> None:
         self.node = node
-        direction = node.text("direction", "forward")
-        if direction not in _DIRECTIONS:
-            raise node.refuse(f"direction {direction!r} is none: it may be {', '.join(_DIRECTIONS)}")
-        self.reversed = _DIRECTIONS[direction]
+        self.reversed = _DIRECTIONS[node.text("direction", "forward")]
         self.directions, self.gates = len(self.reversed), GATES[node.kind]
         self.batch_major = bool(node.attrs.get("layout", 0))
         *self.lead, self.width = node.shape
