@@ -100,3 +100,10 @@ def test_a_difference_is_doubtful_where_onnx_leaves_it_open_and_nowhere_else():
     want, got = {"y": np.array([2**60 + 1, 5])}, {"y": np.array([2**60, 5])}
     assert "float64" in doubt(power, want, got, x=large, z=np.array([2**61, 7]))
     assert not doubt(power, want, {"y": np.array([2**60 + 1, 4])}, x=large, z=np.array([2**61, 7]))
+    # A range of nothing but zeros has the scale 0, by which ONNX Runtime would not divide.
+    quantise = [make("DynamicQuantizeLinear", ["x"], ["", "y", ""])]
+    for x in (np.zeros(3, "f4"), np.float32([0, 0, 255])):
+        assert bool(doubt(quantise, {"y": np.float32(1)}, {"y": np.float32(0)}, x=x)) == (not x.any())
+    squares = [make("ReduceSumSquare", ["x"], ["y"], keepdims=0)]
+    for x, sum_of_squares in ((np.array([50_000, 1], "i4"), 2**31 - 1), (np.array([5, 1], "i4"), 26)):
+        assert bool(doubt(squares, {"y": np.int32(sum_of_squares)}, {"y": np.int32(7)}, x=x)) == (x[0] > 5)

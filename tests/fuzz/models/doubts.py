@@ -49,6 +49,10 @@ def doubt(model: onnx.ModelProto, inputs: Outputs, truth: Truth, outputs: Output
     pooled = [node.input[0] for node in model.graph.node if node.op_type in ("GlobalMaxPool", "MaxPool") and node.input]
     if any(np.isnan(value.astype("f8")).any() for value in _values(model, inputs, pooled).values()):
         return "of a largest number among some that are none, which is as comparisons are ordered"
+    if any(_quantises_zeros(node, model, inputs) for node in model.graph.node):
+        return "of zeros that are quantised by their own range, whose scale is 0 by ONNX's definition and 1 in ONNX Runtime"
+    if any(_squares_beyond(node, model, inputs) for node in model.graph.node):
+        return "of squares of 32-bit integers whose sum is none"
     if any(_has_infinite_weights(node, model, inputs) for node in model.graph.node):
         return "of a recurrence that begins with 0 times infinity, which libraries of matrix products may leave out"
     if truth.by == "onnxruntime":
@@ -86,6 +90,20 @@ def _departs(node: onnx.NodeProto, model: onnx.ModelProto, inputs: Outputs) -> b
         return any(a.name in _UNREAD for a in node.attribute) or (len(node.input) > 4 and bool(node.input[4]))
     one_pixel = any(a.s == b"pytorch_half_pixel" for a in node.attribute if a.name == "coordinate_transformation_mode")
     return node.op_type in _ONLY_BY_ONNXRUNTIME or one_pixel
+
+
+def _quantises_zeros(node: onnx.NodeProto, model: onnx.ModelProto, inputs: Outputs) -> bool:
+    if node.op_type != "DynamicQuantizeLinear":
+        return False
+    return any(not value.any() for value in _values(model, inputs, [node.input[0]]).values())
+
+
+def _squares_beyond(node: onnx.NodeProto, model: onnx.ModelProto, inputs: Outputs) -> bool:
+    """Whether a ReduceSumSquare may leave its type: ONNX Runtime clamps where NumPy and we go on modulo 2^32."""
+    if node.op_type != "ReduceSumSquare":
+        return False
+    found = _values(model, inputs, [node.input[0]]).values()
+    return any(value.dtype == np.int32 and (value.astype("f8") ** 2).sum() > np.iinfo(np.int32).max for value in found)
 
 
 def _has_infinite_weights(node: onnx.NodeProto, model: onnx.ModelProto, inputs: Outputs) -> bool:
