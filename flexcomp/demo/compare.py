@@ -83,6 +83,7 @@ def measure(
     expected: Mapping[str, np.ndarray],
     *,
     repeat: int = 3,
+    warmup: int = 0,
     threads: int | None = None,
     prefix: Sequence[str] = (),
 ) -> Measurement:
@@ -98,6 +99,7 @@ def measure(
             budget=budget_nbytes,
             threads=threads,
             repeat=repeat,
+            warmup=warmup,
             inputs=files,
             output_dir=results,
             prefix=prefix,

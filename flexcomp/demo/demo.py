@@ -13,6 +13,8 @@ from flexcomp.compiler.probing import usually
 from flexcomp.demo import compare, zoo
 from flexcomp.report import draw_plan, select_rung
 
+_WARMUP, _REPEAT = 3, 9  # the first inferences read and prepare the weights that stay
+
 
 @dataclass(frozen=True)
 class Row:
@@ -43,4 +45,4 @@ def run_network(
     for label, nbytes in compare.budgets(artifact.program).items():
         picture = folder / f"{name}-{label.replace(' %', 'percent')}.png"
         draw_plan(artifact.program, select_rung(artifact.program, nbytes), picture)
-        yield Row(name, compare.measure(library, label, nbytes, inputs, expected), picture)
+        yield Row(name, compare.measure(library, label, nbytes, inputs, expected, warmup=_WARMUP, repeat=_REPEAT), picture)

@@ -12,12 +12,11 @@
 
 #if __has_include(<linux/io_uring.h>)
 #include <linux/io_uring.h>
-#define FLEXCOMP_HAS_IO_URING 1
 #endif
 
 namespace flexcomp {
 
-#ifdef FLEXCOMP_HAS_IO_URING
+#ifdef IORING_FEAT_SINGLE_MMAP  // in headers from Linux 5.4 on
 namespace {
 
 // The same number on every architecture; older headers lack the names.
