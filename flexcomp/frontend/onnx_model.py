@@ -36,6 +36,7 @@ from flexcomp.frontend.order import sort_nodes
 from flexcomp.frontend.precision import widen
 from flexcomp.frontend.quantised import compute_on_integers, define_quantised
 from flexcomp.frontend.ranges import require_countable
+from flexcomp.frontend.schemas import leave_out_empty_words
 from flexcomp.frontend.selected_count import count_selected
 from flexcomp.frontend.sequences import require_known_sequences, write_sequences
 
@@ -81,6 +82,7 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> OnnxModel:
         raise ModelError(f"{where} is not an ONNX model: it holds no graph")
     _require_versions(model, where)
     sort_nodes(model)
+    leave_out_empty_words(model)
     defaults = frozenset({i.name for i in model.graph.input} & {t.name for t in model.graph.initializer})
     large = _load_weights(model, raw, where, folder)
     _check(model, where)

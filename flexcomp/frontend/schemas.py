@@ -9,6 +9,7 @@ import onnx
 from onnx.defs import OpSchema
 
 from flexcomp.errors import ModelError
+from flexcomp.frontend.domains import all_nodes
 
 _MOST_AXES = 64  # of any tensor
 # Attributes that say yes or no.
@@ -50,6 +51,18 @@ _WORDS: dict[str | tuple[str, str], tuple[str, ...]] = {
     ("TensorScatter", "mode"): ("linear", "circular"),
     ("Upsample", "mode"): ("nearest", "linear", "bilinear"),
 }  # fmt: skip
+
+
+# Words that exporters leave empty, which ONNX Runtime takes as not given.
+_MAY_BE_EMPTY = ("auto_pad", "reduction")
+
+
+def leave_out_empty_words(model: onnx.ModelProto) -> None:
+    """Remove attributes that are words without letters, where these mean the default."""
+    for graph in (model.graph, *model.functions):
+        for node in all_nodes(graph):
+            for attribute in [a for a in node.attribute if a.name in _MAY_BE_EMPTY and a.type == a.STRING and not a.s]:
+                node.attribute.remove(attribute)
 
 
 def require_nodes(graph: onnx.GraphProto) -> None:

@@ -58,6 +58,11 @@ RIGHT = {
     "windows of which none fits": (
         [node("MaxPool", "x", "y", ceil_mode=1, kernel_shape=[3, 3], strides=[2, 2])], {"x": ramp(2, 2, 1, 1)}, {"y": FLOAT}, {},
     ),
+    "words without letters": (
+        [node("Conv", "x w", "c", auto_pad="", pads=[1, 1, 1, 1]), node("ScatterElements", "c i u", "y", axis=2, reduction="")],
+        {"x": ramp(1, 1, 4, 4)}, {"y": FLOAT},
+        {"w": ramp(1, 1, 3, 3), "i": np.zeros((1, 1, 1, 4), "int64"), "u": ramp(1, 1, 1, 4)},
+    ),
     "a unit that bends upwards": ([node("Celu", "x", "y", alpha=-1.5)], {"x": ramp(5)}, {"y": FLOAT}, {}),
     "a cap below zero": (
         [node("Attention", "x x x", "y", softcap=-1.0)], {"x": ramp(1, 2, 3, 4) / 8}, {"y": FLOAT}, {}, 23,
