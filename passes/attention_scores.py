@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from tvm import ir, relax
 
-from ..schedules.operators.attention import Access
+from ..schedules.operators.attention_spec import Access
 from .ir import dtype, operator, shape, static_tensor, uses, values_of
 from .layers import scalar
 from .rebuild import permuted_axes
@@ -41,6 +41,18 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Positions:
+    """Scores by position: those of every position, of which an index takes one for every query and key."""
+
+    by: str  # of PositionScores
+    x: Operand
+    table: Operand
+    positions: int
+    index: relax.Var
+    extents: tuple[int, ...]  # of the index: [batch or 1, heads or 1, keys, queries], or by query [..., queries or 1, keys]
+
+
+@dataclass(frozen=True)
 class Match:
     """Attention in `main`."""
 
@@ -55,6 +67,18 @@ class Match:
     cap: float | None = None
     masks: tuple[Mask, ...] = ()  # in the order of the network
     nan_is_zero: bool = False
+    positions: tuple[Positions, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """Scores by position in the network."""
+
+    by: str
+    product: relax.Call  # of all positions
+    index: relax.Var
+    of: tuple[int, ...]  # the shape of the index, before what repeats it
+    scale: float
 
 
 @dataclass(frozen=True)
@@ -66,6 +90,7 @@ class _Applied:
     of: tuple[int, ...]  # the shape of the masked scores
     fill: float = 0.0
     hides: bool = False
+    gathered: _Gathered | None = None  # of scores by position, the tensor of which need not exist
 
 
 @dataclass(frozen=True)
@@ -80,10 +105,14 @@ class _Scores:
 
 @dataclass
 class Matcher:
-    """Finds attention in `main`; `evaluate` gives the result of a function of its weights."""
+    """Finds attention in `main`; `evaluate` gives the result of a function of its weights.
+
+    `with_positions` says whether scores by position may be left to the kernel.
+    """
 
     main: relax.Function
     evaluate: Callable[[relax.Function], Sequence[np.ndarray]]
+    with_positions: bool = True
     values: dict[relax.Var, ir.Expr] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,6 +175,13 @@ class Matcher:
         scores = self._scores(softmax.args[0])
         if scores is None:
             return None
+        match = self._with_scores(scores, full, mix)
+        if match is None and any(mask.gathered for mask in scores.masks):
+            tensors = tuple(replace(mask, gathered=None) for mask in scores.masks)
+            match = self._with_scores(replace(scores, masks=tensors), full, mix)
+        return match and replace(match, nan_is_zero=nan_is_zero)
+
+    def _with_scores(self, scores: _Scores, full: tuple[int, ...], mix: relax.Call) -> Match | None:
         q, k = scores.product.args
         if not _is_float(q) or not _is_float(k) or (q in self.from_weights and k in self.from_weights):
             return None
@@ -154,7 +190,7 @@ class Matcher:
             for lead in leads:
                 match = self._with_lead(lead, scores, mix, may_copy)
                 if match is not None:
-                    return replace(match, nan_is_zero=nan_is_zero)
+                    return match
         return None
 
     def _guarded(self, where: relax.Call) -> ir.Expr | None:
@@ -184,12 +220,35 @@ class Matcher:
         q = self._operand(scores.product.args[0], lead, of_scores, may_copy)
         k = self._operand(scores.product.args[1], lead, of_scores, may_copy, is_key=True)
         v = self._operand(mix.args[1], lead, of_mix, may_copy, is_scaled=False)
-        extents = [self._mask_shape(mask.tensor, mask.of, lead) for mask in scores.masks]
-        if None in (q, k, v, *extents) or q.group != 1 or k.group != v.group:
+        tensors = [mask for mask in reversed(scores.masks) if mask.gathered is None]
+        extents = [self._mask_shape(mask.tensor, mask.of, lead) for mask in tensors]
+        gathered = [mask.gathered for mask in reversed(scores.masks) if mask.gathered is not None]
+        full = (math.prod(lead), *shape(scores.product)[-2:])
+        positions = [self._positions(one, lead, full, may_copy) for one in gathered]
+        if None in (q, k, v, *extents, *positions) or q.group != 1 or k.group != v.group:
             return None
         queries, keys = shape(scores.product)[-2:]
         y = Access.dense(*lead, queries, v.depth)
-        return Match(q, k, v, lead, queries, keys, y, scores.scale, scores.cap, _grouped(scores.masks[::-1], extents[::-1]))
+        masks = _grouped(scores.masks[::-1], dict(zip(tensors, extents, strict=True)))
+        return Match(q, k, v, lead, queries, keys, y, scores.scale, scores.cap, masks, positions=tuple(positions))
+
+    def _positions(self, gathered: _Gathered, lead: tuple[int, int], full: tuple[int, ...], may_copy: bool) -> Positions | None:
+        """`full` are batches times heads, queries and keys."""
+        x, table = gathered.product.args
+        by_query, of_product = gathered.by == "query", shape(gathered.product)[:-2]
+        *batches, rows, columns = gathered.of
+        if (math.prod(batches), *((rows, columns) if by_query else (columns, rows))) != full:
+            return None
+        left = self._operand(x, lead, of_product, may_copy)
+        # A copy of weights is made by the build.
+        right = self._operand(table, lead, of_product, may_copy or table in self.from_weights, is_key=by_query)
+        extents = self._mask_shape(gathered.index, gathered.of, lead)
+        if None in (left, right, extents) or left.group != 1 or right.group != 1:
+            return None
+        if not by_query and extents[-2] != rows:
+            return None
+        left = replace(left, scale=left.scale * gathered.scale)
+        return Positions(gathered.by, left, right, shape(gathered.product)[-1], gathered.index, extents)
 
     def _operand(
         self,
@@ -240,8 +299,45 @@ class Matcher:
                 if found is None:
                     return None
                 inner, mask = found
-                masks.append(replace(mask, tensor=self._smallest(mask.tensor)))
+                masks += self._parts(mask, masks)
             value = self._unviewed(inner)
+        return None
+
+    def _parts(self, mask: _Applied, later: Sequence[_Applied]) -> list[_Applied]:
+        """A mask as scores by position and others, where an added tensor is their sum; `later` are those applied after it."""
+        first = next((place for place, one in enumerate(later) if one.gathered), len(later))
+        if self.with_positions and mask.kind == "add" and all(one.kind == "add" for one in later[first:]):
+            terms = [(term, self._gathered(term)) for term in self._terms(mask.tensor)]
+            if any(gathered for _, gathered in terms):
+                parts = [replace(mask, tensor=term, gathered=gathered) for term, gathered in terms]
+                return sorted(parts, key=lambda part: part.gathered is not None)
+        return [replace(mask, tensor=self._smallest(mask.tensor))]
+
+    def _terms(self, tensor: relax.Var) -> list[relax.Var]:
+        """The tensors of one shape that nothing but `tensor` is the sum of."""
+        value = self._only(tensor)
+        if operator(value) != "add" or any(not _is_tensor(arg) or shape(arg) != shape(tensor) for arg in value.args):
+            return [tensor]
+        return [term for arg in value.args for term in self._terms(arg)]
+
+    def _gathered(self, var: relax.Var) -> _Gathered | None:
+        """Scores by position: elements of the rows of a product, transposed or not, scaled or not. Known ones are a bias."""
+        if var in self.from_weights:
+            return None
+        value, scale, by, index, of = self._unviewed(var), 1.0, "query", None, ()
+        while value is not None:
+            name = operator(value)
+            if (found := factor_of(value, scalar)) is not None:
+                inner, factor = found
+                scale *= factor
+            elif name == "permute_dims" and by == "query" and index is None and _swaps_last(value):
+                inner, by = value.args[0], "key"
+            elif name == "gather_elements" and index is None and _takes_of_rows(value):
+                inner, index, of = value.args[0], self._smallest(value.args[1]), shape(value)
+            else:
+                is_whole = name == "matmul" and index is not None and shape(value)[:-1] == of[:-1]
+                return _Gathered(by, value, index, of, scale) if is_whole else None
+            value = self._unviewed(inner) if index is None else self._only(inner)
         return None
 
     def _smallest(self, mask: relax.Var) -> relax.Var:
@@ -335,6 +431,8 @@ class Matcher:
         if len(extents) != len(full) or extents[-1] != full[-1] or extents[-2] not in (1, full[-2]):
             return None
         rest, of = extents[:-2], full[:-2]
+        if math.prod(rest) == 1:
+            return (1, 1, *extents[-2:])
         if rest == of:
             return (*lead, *extents[-2:])
         for at in range(len(of) + 1):
@@ -345,11 +443,15 @@ class Matcher:
         return None
 
 
-def _grouped(masks: Sequence[_Applied], extents: Sequence[tuple[int, ...]]) -> tuple[Mask, ...]:
-    """Masks of scores in order; added masks are joined where their sum is as small as one of them."""
+def _grouped(masks: Sequence[_Applied], extents: Mapping[_Applied, tuple[int, ...]]) -> tuple[Mask, ...]:
+    """Masks of scores in order; added masks are joined where their sum is as small as one of them, scores by position always."""
     result: list[Mask] = []
-    for mask, shape_of_mask in zip(masks, extents, strict=True):
-        part = (mask.tensor, shape_of_mask)
+    for mask in masks:
+        if mask.gathered:
+            if not any(one.kind == "positions" for one in result):
+                result.append(Mask("positions", ()))
+            continue
+        part = (mask.tensor, extents[mask])
         if result and result[-1].kind == mask.kind == "add":
             tensors = (*result[-1].tensors, part)
             shapes = [of for _, of in tensors]
@@ -358,6 +460,18 @@ def _grouped(masks: Sequence[_Applied], extents: Sequence[tuple[int, ...]]) -> t
                 continue
         result.append(Mask(mask.kind, (part,), mask.fill, mask.hides))
     return tuple(result)
+
+
+def _swaps_last(call: relax.Call) -> bool:
+    *lead, rows, columns = permuted_axes(call)
+    return lead == list(range(len(lead))) and (rows, columns) == (len(lead) + 1, len(lead))
+
+
+def _takes_of_rows(call: relax.Call) -> bool:
+    """Whether elements of rows are taken, of every row some."""
+    data, index = call.args
+    rank = len(shape(data))
+    return _is_tensor(index) and int(call.attrs.axis) % rank == rank - 1 and shape(data)[:-1] == shape(index)[:-1]
 
 
 def _is_tensor(expr: ir.Expr) -> bool:

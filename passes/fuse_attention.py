@@ -11,9 +11,9 @@ from tvm.relax import op
 
 from ..schedules import machines
 from ..schedules.operators import attention
-from ..schedules.operators.attention import AttentionSpec, ScoreMask
+from ..schedules.operators.attention_spec import AttentionSpec, PositionScores, ScoreMask
 from ..schedules.tiles.tile import VectorUnit
-from .attention_scores import Mask, Match, Matcher, Operand
+from .attention_scores import Mask, Match, Matcher, Operand, Positions
 from .attributes import kernel_attributes
 from .ir import dtype, shape
 from .module_pass import module_pass
@@ -38,6 +38,9 @@ class FuseAttention:
     in the order of a permutation that follows. Masks are transposed; of several that are added one after the other
     the kernel gets the sum, unless the sum is larger than each. A mask known to be causal needs no tensor, and if such a mask is
     the last one and certain, hidden scores take no work. `evaluate` gives the result of a function of the weights of `main`.
+
+    Scores by position that are added, gather_elements(matmul(q, table), index) and the same of keys, transposed, are no
+    tensors either: the kernel takes q, the table and the index. Indices are safe already.
     """
 
     def __init__(self, unit: VectorUnit, evaluate: Evaluate) -> None:
@@ -52,11 +55,12 @@ class _Fuser(MainRewriter):
     def __init__(self, mod: tvm.IRModule, unit: VectorUnit, evaluate: Evaluate) -> None:
         super().__init__(mod)
         self.unit = unit
-        self.matcher = Matcher(self.main, evaluate)
+        self.matcher = Matcher(self.main, evaluate, machines.adds_positions(unit))
         self.matches = self.matcher.matches()
         self.kernels: dict[AttentionSpec, ir.GlobalVar] = {}
         self.hiding: dict[tuple, bool] = {}
         self.masks: dict[Mask, ir.Expr] = {}
+        self.indices: dict[tuple, ir.Expr] = {}
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
         match = self.matches.get(var)
@@ -68,16 +72,24 @@ class _Fuser(MainRewriter):
         skips = self._skips(match)
         masks = []
         for mask in match.masks[:-1] if skips else match.masks:
-            if mask.kind == "where" and self._hides_later(mask, match.queries, match.keys):
+            if mask.kind == "positions":
+                masks.append(ScoreMask("positions"))
+            elif mask.kind == "where" and self._hides_later(mask, match.queries, match.keys):
                 masks.append(ScoreMask("causal", fill=mask.fill))
             else:
                 args.append(self._mask(mask))
                 masks.append(ScoreMask(mask.kind, shape(args[-1]), mask.fill))
+        positions = []
+        for term in match.positions:
+            args += [self._source(term.x), self._source(term.table), self._index(term)]
+            extents, scale = shape(args[-1]), term.x.scale * term.table.scale
+            x, table = term.x.access, term.table.access
+            positions.append(PositionScores(term.by, x, table, extents, term.x.depth, term.positions, scale))
         spec = AttentionSpec(
             *match.lead, match.queries, match.keys, q.depth, v.depth,
             q=q.access, k=k.access, v=v.access, y=match.y,
             scale=match.scale * q.scale * k.scale, group=k.group, cap=match.cap, nan_is_zero=match.nan_is_zero,
-            masks=tuple(masks), causal=skips,
+            masks=tuple(masks), causal=skips, positions=tuple(positions),
         )  # fmt: skip
         out = relax.call_tir(self._kernel(spec), args, relax.TensorType(match.y.buffer, "float32"))
         return out if match.y.buffer == result else op.reshape(self.emit(out), result)
@@ -104,6 +116,16 @@ class _Fuser(MainRewriter):
         if dtype(tensor) != "float32":
             tensor = self.emit(op.astype(tensor, "float32"))
         return self.emit(self.permute(tensor, [0, 1, 3, 2]))
+
+    def _index(self, term: Positions) -> ir.Expr:
+        """Positions as integers [batch or 1, heads or 1, keys, queries or 1]; layers with the same ones read one tensor."""
+        key = (term.index, term.extents, term.by, term.positions)
+        if key not in self.indices:
+            wanted = PositionScores.dtype_of(term.positions)
+            index = self.emit(self.reshape(self.substitute(term.index), term.extents))
+            index = self.emit(op.astype(index, wanted)) if dtype(index) != wanted else index
+            self.indices[key] = self.emit(self.permute(index, [0, 1, 3, 2])) if term.by == "query" else index
+        return self.indices[key]
 
     def _skips(self, match: Match) -> bool:
         """Whether the last mask hides of every query just the keys that come later, for certain, and no other hides anything."""

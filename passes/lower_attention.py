@@ -6,7 +6,7 @@ import tvm
 from tvm import ir, relax
 from tvm.relax import op
 
-from ..schedules.operators.attention import Access, AttentionSpec
+from ..schedules.operators.attention_spec import Access, AttentionSpec
 from ..schedules.tiles.tile import VectorUnit
 from .fuse_attention import kernel_of
 from .ir import bindings, operator, shape, uses

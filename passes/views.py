@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, relax
 
-from ..schedules.operators.attention import Access
+from ..schedules.operators.attention_spec import Access
 from .ir import dtype, operator, shape, static_tensor
 from .rebuild import permuted_axes
 

@@ -22,7 +22,7 @@ from .cuda.architecture import Architecture
 from .cuda.unit import Gpu
 from .generic import schedule as generic
 from .operators import attention, concat, scatter_rows
-from .operators.attention import AttentionSpec
+from .operators.attention_spec import AttentionSpec
 from .operators.concat import ConcatSpec
 from .operators.embedding import EmbeddingSpec
 from .operators.pool import PoolSpec
@@ -98,6 +98,11 @@ def attention_of(spec: AttentionSpec, unit: VectorUnit) -> tuple[tirx.PrimFunc, 
     lanes = max(blocks.vectors for blocks in attention.blocks_of(spec, unit)) * unit.width
     name = f"attention {min(lanes, spec.queries)} queries"
     return attention.kernel(spec, unit), name, attention.scratch(spec, unit)
+
+
+def adds_positions(unit: VectorUnit) -> bool:
+    """Whether kernels of attention compute scores by position."""
+    return not isinstance(unit, Gpu)
 
 
 def scheduled(func: tirx.PrimFunc, target, architecture: Architecture | None) -> generic.Scheduled:

@@ -70,8 +70,8 @@ def transformers(
     """
     return [
         CheckIndices(evaluate),
-        GatherBeforeSpreading(),
         FuseAttention(unit, evaluate),
+        GatherBeforeSpreading(),
         SplitProducts(),
         MultiplyIntegers(unit, weight_type),
         ReduceBroadcasts(),

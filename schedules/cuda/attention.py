@@ -18,7 +18,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ..operators.attention import Access, AttentionSpec
+from ..operators.attention_spec import Access, AttentionSpec, place_of_key
 from ..tiles import vector_math
 from ..tiles.emit import flat
 from .architecture import Architecture
@@ -171,7 +171,7 @@ class _Block:
             if mask.kind == "causal":
                 score = tirx.Select(key <= query + (spec.keys - spec.queries), score, fill)
             else:
-                place = mask.place(self.batch, self.head, tirx.min(key, spec.keys - 1))
+                place = place_of_key(mask.shape, self.batch, self.head, tirx.min(key, spec.keys - 1))
                 score = mask.applied(score, next(tensors)[place + (query if mask.shape[-1] > 1 else 0)], zero, fill)
         if spec.causal:
             score = tirx.Select(key <= query + (self.valid - spec.queries), score, hidden)

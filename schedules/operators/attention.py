@@ -9,6 +9,9 @@ For a block of queries of one head, with R = queries rounded up to whole vectors
    query are -inf, or one is NaN, the sum and the result are NaN; or Pᵀ becomes 0, on request.
 4. y = P V / sum, a register tile of queries × depth, V read in place.
 
+Scores by position are added up in Pᵀ before step 2 (`position_scores.py`). Those by key need a product of all keys of a head
+with the table, which all blocks read: heads follow one another then, and blocks of one head run in parallel.
+
 Where the mask is causal, keys after the block's last query are left out. Where the number of valid keys of a batch is known only
 at run time, keys after these are left out as well: the time goes with the valid keys. The last block overlaps the
 previous one; a single block of too few queries repeats the last one. Blocks run in parallel in `slots`, each with scratch of
@@ -22,16 +25,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ..tiles import lane, vector_math
+from ..tiles import vector_math
 from ..tiles.emit import PARALLEL_FLOPS, Accumulators, flat, spread, vector, zero
 from ..tiles.tile import Tile, VectorUnit, choose, most_rows, pieces, runs, split_evenly
+from . import position_scores
+from .attention_block import Blocks, QueryBlock, transposed_rows
+from .attention_spec import AttentionSpec
 
 # Vectors of queries in a block. Causal blocks are smaller: more keys can be left out.
 _MOST_VECTORS = 4
@@ -40,123 +47,8 @@ _MOST_VECTORS_CAUSAL = 2
 _SLOTS = 4
 # Cost of a score besides its products, in operations of theirs: masking, the exponential, loads and stores.
 _SOFTMAX_FLOPS = 60.0
+_GATHER_FLOPS = 30.0  # the same of a score by position
 _LINE = 16  # floats of a cache line
-KINDS = ("add", "where", "blend", "causal")
-
-
-@dataclass(frozen=True)
-class ScoreMask:
-    """An operation on scores: by a tensor float32 [batch or 1, heads or 1, keys, queries or 1], transposed, or by their places.
-
-    "add" adds the tensor, "where" takes scores where it is not 0, and "blend", of 0 and 1, multiplies and adds
-    `fill` to hidden scores: an infinite score is NaN there, and not hidden. "causal" takes the scores of query i up to key
-    i + keys - queries.
-    """
-
-    kind: str  # one of KINDS
-    shape: tuple[int, int, int, int] | None = None
-    fill: float = 0.0  # the value of hidden scores
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"mask {self.kind!r} is none of {KINDS}")
-        if (self.kind == "causal") != (self.shape is None):
-            raise ValueError("a causal mask has no tensor, others have one")
-
-    def place(self, batch, head, key) -> ir.Expr:
-        """The element for query 0."""
-        assert self.shape is not None
-        batches, heads, keys, queries = self.shape
-        at = batch * (heads * keys) if batches > 1 else 0
-        return ((at + head * keys if heads > 1 else at) + key) * queries
-
-    def applied(self, score: ir.Expr, value: ir.Expr, zero: ir.Expr, fill: ir.Expr) -> ir.Expr:
-        """The masked score, `value` being the tensor's element."""
-        if self.kind == "add":
-            return score + value
-        if self.kind == "blend":
-            return score * value + tirx.Select(value != zero, zero, fill)
-        return tirx.Select(value != zero, score, fill)
-
-
-@dataclass(frozen=True)
-class Access:
-    """float32[batch, heads, rows, depth] somewhere in a buffer; neighbours in depth are neighbours in memory."""
-
-    buffer: tuple[int, ...]  # shape of the buffer
-    offset: int  # of the first element, in elements as are the strides
-    batch: int
-    head: int
-    row: int
-
-    @classmethod
-    def dense(cls, batch: int, heads: int, rows: int, depth: int) -> Access:
-        """A tensor of that shape, in that order."""
-        return cls((batch, heads, rows, depth), 0, heads * rows * depth, rows * depth, depth)
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.buffer)
-
-
-@dataclass(frozen=True)
-class AttentionSpec:
-    """softmax(scale · Q Kᵀ, masked) V, for every batch and head."""
-
-    batch: int
-    heads: int
-    queries: int
-    keys: int
-    depth: int  # of queries and keys
-    value_depth: int
-    q: Access
-    k: Access
-    v: Access
-    y: Access
-    scale: float = 1.0
-    masks: tuple[ScoreMask, ...] = ()  # applied in this order
-    # After the masks, scores that a causal mask hides are -inf, of valid keys if their number is given, without work for these.
-    causal: bool = False
-    has_lengths: bool = False  # int64[batch] says how many keys are valid; a query that sees none gets 0
-    group: int = 1  # heads of queries that have one head of keys and values in common
-    cap: float | None = None  # scores are cap · tanh(scale · Q Kᵀ), before masking
-    nan_is_zero: bool = False  # of a query whose probabilities are NaN, as where all scores are -inf, probabilities are 0
-
-    def __post_init__(self) -> None:
-        if self.has_lengths and self.masks:
-            raise ValueError("a mask that is given says which keys are valid")
-        if self.heads % self.group:
-            raise ValueError(f"{self.heads} heads are no groups of {self.group}")
-        if self.nan_is_zero and self.has_lengths:
-            raise ValueError("queries that see no valid key get 0 as it is")
-        if self.causal and self.keys < self.queries and not self.has_lengths:
-            raise ValueError(f"with a causal mask {self.queries} queries need as many keys, not {self.keys}")
-
-    @property
-    def flops(self) -> int:
-        """Of both products, as if nothing were hidden."""
-        return 2 * self.batch * self.heads * self.queries * self.keys * (self.depth + self.value_depth)
-
-    def __str__(self) -> str:
-        sizes = f"{self.batch * self.heads}×[{self.queries}×{self.keys}] depth {self.depth}"
-        kinds = [mask.kind for mask in self.masks] + ["causal"] * self.causal
-        masks = f" {' and '.join(kinds)} mask{'s' * (len(kinds) > 1)}" if kinds else ""
-        return f"{sizes}{masks}{' of a cache' if self.has_lengths else ''}"
-
-    @property
-    def mask_parameters(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the parameters of a kernel that are masks, in order, by name."""
-        shapes = [mask.shape for mask in self.masks if mask.shape]
-        return {f"mask{number or ''}": shape for number, shape in enumerate(shapes)}
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """How queries are cut: `count` blocks of `vectors` vectors, the first of which is block `first`."""
-
-    start: int  # first query of the first block
-    count: int
-    vectors: int
 
 
 def blocks_of(spec: AttentionSpec, unit: VectorUnit) -> list[Blocks]:
@@ -169,75 +61,86 @@ def blocks_of(spec: AttentionSpec, unit: VectorUnit) -> list[Blocks]:
 def work(spec: AttentionSpec) -> float:
     """Operations at the speed of a convolution."""
     scores = spec.batch * spec.heads * spec.queries * spec.keys
-    return spec.flops + _SOFTMAX_FLOPS * scores
+    return spec.flops + (_SOFTMAX_FLOPS + _GATHER_FLOPS * len(spec.positions)) * scores
 
 
 def slots(spec: AttentionSpec, unit: VectorUnit) -> int:
     """How many blocks may be computed at the same time."""
     if spec.flops < PARALLEL_FLOPS:
         return 1
-    return min(_SLOTS, spec.batch * spec.heads * max(blocks.count for blocks in blocks_of(spec, unit)))
+    heads = 1 if position_scores.floats_of_head(spec) else spec.batch * spec.heads
+    return min(_SLOTS, heads * max(blocks.count for blocks in blocks_of(spec, unit)))
 
 
 def scratch(spec: AttentionSpec, unit: VectorUnit) -> tuple[tuple[int, int], ...]:
-    """Shapes of the kernel's last parameter: for every slot Qᵀ and Pᵀ of a block."""
+    """Shapes of the kernel's last parameters: for every slot Qᵀ, Pᵀ and products of a block; products of a head, if needed."""
     lanes = max(blocks.vectors for blocks in blocks_of(spec, unit)) * unit.width
-    floats = (spec.depth + spec.keys) * lanes
-    return ((slots(spec, unit), math.ceil(floats / _LINE) * _LINE),)
+    floats = (transposed_rows(spec) + spec.keys) * lanes + position_scores.floats_of_block(spec, lanes)
+    own = (slots(spec, unit), math.ceil(floats / _LINE) * _LINE)
+    common = position_scores.floats_of_head(spec)
+    return (own, (1, common)) if common else (own,)
 
 
 def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
-    """A PrimFunc (q, k, v, masks…, [lengths,] y, scratch), buffers as the accesses and `scratch` say."""
-    ((count, each),) = scratch(spec, unit)
+    """A PrimFunc (q, k, v, masks…, [x, table, index]…, [lengths,] y, scratch…), buffers as the accesses and `scratch` say."""
+    (count, each), *common = scratch(spec, unit)
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
 
-        shapes = {name: getattr(spec, name).buffer for name in ("q", "k", "v")}
-        shapes.update(spec.mask_parameters)
+        wanted = {name: (getattr(spec, name).buffer, "float32") for name in ("q", "k", "v")}
+        wanted.update({name: (shape, "float32") for name, shape in spec.mask_parameters.items()})
+        wanted.update(spec.position_parameters)
         if spec.has_lengths:
-            shapes["lengths"] = (spec.batch,)
-        shapes.update(y=spec.y.buffer, work=(count, each))
-        given = {name: T.arg(name, T.buffer(shape, _dtype(name))) for name, shape in shapes.items()}
-        buffers = {name: flat(one, math.prod(shapes[name]), _dtype(name)) for name, one in given.items()}
-        for blocks in blocks_of(spec, unit):
-            tasks = spec.batch * spec.heads * blocks.count
-            share = math.ceil(tasks / count)
-            with T.parallel(count) if count > 1 else T.serial(count) as slot:
-                with T.serial(tirx.min(slot * share, tasks), tirx.min(slot * share + share, tasks)) as task:
-                    _Block(spec, unit, blocks, buffers, slot * each).emit(task)
+            wanted["lengths"] = ((spec.batch,), "int64")
+        wanted.update(y=(spec.y.buffer, "float32"), work=((count, each), "float32"))
+        if common:
+            wanted["common"] = (common[0], "float32")
+        given = {name: T.arg(name, T.buffer(*one)) for name, one in wanted.items()}
+        buffers = {name: flat(one, math.prod(wanted[name][0]), wanted[name][1]) for name, one in given.items()}
+        heads = spec.batch * spec.heads
+        if not common:
+            _blocks(spec, unit, buffers, (count, each), heads, 0)
+        else:
+            with T.serial(heads) as head:
+                position_scores.of_keys(spec, unit, buffers, head, count)
+                _blocks(spec, unit, buffers, (count, each), 1, head)
     return builder.get()
 
 
-def _dtype(parameter: str) -> str:
-    return "int64" if parameter == "lengths" else "float32"
+def _blocks(spec: AttentionSpec, unit: VectorUnit, buffers, slots: tuple[int, int], heads: int, first) -> None:
+    """All blocks of `heads` heads from `first` on."""
+    count, each = slots
+    for blocks in blocks_of(spec, unit):
+        with _in_slots(heads * blocks.count, count) as (task, slot):
+            block = _Block(spec, unit, blocks, buffers, slot * each)
+            block.emit(first + task // blocks.count, task % blocks.count)
 
 
-class _Block:
+@contextmanager
+def _in_slots(tasks: int, count: int) -> Iterator[tuple]:
+    """(task, slot) for every task, slots in parallel with an equal share each."""
+    share = math.ceil(tasks / count)
+    with T.parallel(count) if count > 1 else T.serial(count) as slot:
+        with T.serial(tirx.min(slot * share, tasks), tirx.min(slot * share + share, tasks)) as task:
+            yield task, slot
+
+
+class _Block(QueryBlock):
     """The work for one block of queries."""
 
-    def __init__(
-        self, spec: AttentionSpec, unit: VectorUnit, blocks: Blocks, buffers: dict[str, tirx.Buffer], work_at
-    ) -> None:
-        self.spec, self.unit, self.blocks = spec, unit, blocks
-        self.q, self.k, self.v, self.lengths = (buffers.get(name) for name in ("q", "k", "v", "lengths"))
-        self.masks = [buffers[name] for name in spec.mask_parameters]
-        self.valid: ir.Expr | int = spec.keys
-        self.y, self.work, self.transposed = buffers["y"], buffers["work"], work_at
-        self.lanes = blocks.vectors * unit.width
-        self.scores = work_at + spec.depth * self.lanes
-        self.pieces = pieces(self.lanes, unit.width)
-
-    def emit(self, task) -> None:
+    def emit(self, head, number) -> None:
         spec, blocks = self.spec, self.blocks
-        head = T.bind(task // blocks.count)
+        head = T.bind(head)
         self.batch, self.head = T.bind(head // spec.heads), T.bind(head % spec.heads)
         if self.lengths is not None:
             length = tirx.min(self.lengths[self.batch], tirx.const(spec.keys, "int64"))
             self.valid = T.bind(tirx.Cast("int32", tirx.max(length, tirx.const(0, "int64"))))
-        start = blocks.start + task % blocks.count * self.lanes
+        start = blocks.start + number * self.lanes
         self.start = T.bind(tirx.max(tirx.min(start, spec.queries - self.lanes), 0))
-        self._transpose()
+        for term in range(len(spec.positions)):
+            position_scores.add_to(self, term)
+        self.transpose(self.q, spec.q, spec.depth, spec.scale)
         largest = Accumulators(1, self.pieces)
         # Less than any score, and finite where there may be none: hidden scores are then as far below.
         least = float(np.finfo("float32").min) if spec.has_lengths else float("-inf")
@@ -245,17 +148,6 @@ class _Block:
         keys = self._products(largest)
         inverse = self._exponentials(keys, largest)
         self._mix(keys, inverse)
-
-    def _at(self, access: Access, row, group: int = 1) -> ir.Expr:
-        return access.offset + self.batch * access.batch + self.head // group * access.head + row * access.row
-
-    def _transpose(self) -> None:
-        spec = self.spec
-        scale = tirx.const(spec.scale, "float32")
-        with T.serial(self.lanes) as query:
-            row = T.bind(self._at(spec.q, tirx.min(self.start + query, spec.queries - 1)))
-            with T.serial(spec.depth) as i:
-                T.buffer_store(self.work, self.q[row + i] * scale, [self.transposed + i * self.lanes + query])
 
     def _products(self, largest: Accumulators) -> ir.Expr | int:
         """Scores, and the largest of every query; returns how many keys were taken."""
@@ -282,16 +174,8 @@ class _Block:
 
     def _tile(self, acc: Accumulators, first, size: int, largest: Accumulators) -> None:
         spec = self.spec
-        key = T.bind(self._at(spec.k, first, spec.group))
-        acc.fill(size, lambda _, lanes: zero(lanes))
-        lane.reduce(
-            acc,
-            list(range(size)),
-            spec.depth,
-            lambda row, step, lanes: self.k[vector(key + row * spec.k.row + step, lanes)],
-            lambda step, start, lanes: self.work[vector(self.transposed + step * self.lanes + start, lanes)],
-            self.unit.width if self.unit.by_lane else 1,
-        )
+        key = T.bind(self.at(spec.k, first, spec.group))
+        self.multiply(acc, size, self.k, key, spec.k.row, spec.depth)
         for row in range(size):
             for start, lanes in self.pieces:
                 score = T.bind(self._masked(acc.get(row, start, lanes), first + row, start, lanes))
@@ -308,8 +192,11 @@ class _Block:
             if mask.kind == "causal":
                 last = vector(self.start + (start + spec.keys - spec.queries), lanes)
                 score = tirx.Select(last >= spread(key, lanes), score, fill)
+            elif mask.kind == "positions":
+                value = self.work[vector(self.scores + key * self.lanes + start, lanes)]
+                score = mask.applied(score, value, zero(lanes), fill)
             else:
-                value = self._mask_value(mask, next(tensors), key, start, lanes)
+                value = self.by_queries(mask.shape, next(tensors), key, start, lanes)
                 score = mask.applied(score, value, zero(lanes), fill)
         visible = None
         if spec.causal:
@@ -320,16 +207,6 @@ class _Block:
             visible = tirx.bitwise_and(visible, inside) if spec.causal else inside
         hidden = spread(tirx.const(float("-inf"), "float32"), lanes)
         return score if visible is None else tirx.Select(visible, score, hidden)
-
-    def _mask_value(self, mask: ScoreMask, tensor: tirx.Buffer, key, start: int, lanes: int) -> ir.Expr:
-        place = mask.place(self.batch, self.head, key)
-        if mask.shape[-1] == 1:
-            return spread(tensor[place], lanes)
-        if self.spec.queries < self.lanes:  # lanes past the last query repeat that query
-            last = self.spec.queries - 1
-            index = [place + min(start + i, last) for i in range(lanes)]
-            return tirx.Shuffle([tensor[i] for i in index], list(range(lanes))) if lanes > 1 else tensor[index[0]]
-        return tensor[vector(place + self.start + start, lanes)]
 
     def _exponentials(self, keys, largest: Accumulators) -> tirx.Buffer:
         """Exponentials of the scores in their place; returns one over their sum, for every query."""
@@ -378,7 +255,7 @@ class _Block:
 
     def _mix_tile(self, acc: Accumulators, first, size: int, column: int, keys, inverse: tirx.Buffer) -> None:
         spec = self.spec
-        value = self._at(spec.v, 0, spec.group) + column
+        value = self.at(spec.v, 0, spec.group) + column
         acc.fill(size, lambda _, lanes: zero(lanes))
         with T.serial(keys) as key:
             acc.accumulate(
@@ -387,7 +264,7 @@ class _Block:
                 lambda start, lanes: self.v[vector(value + key * spec.v.row + start, lanes)],
             )
         for row in range(size):
-            place = self._at(spec.y, self.start + first + row) + column
+            place = self.at(spec.y, self.start + first + row) + column
             for start, lanes in acc.pieces:
                 result = acc.get(row, start, lanes) * spread(inverse[first + row], lanes)
                 T.buffer_store(self.y, result, [vector(place + start, lanes)])

@@ -344,6 +344,29 @@ def disentangled(g: Graph, tokens: int) -> str:
     return joined(g, g.reshape(y, 1, HEADS, tokens, DEPTH), 1, tokens)
 
 
+def disentangled_first(g: Graph, tokens: int) -> str:
+    """The first DeBERTa: one product for Q, K and V, queries and a table of positions scaled, and four axes."""
+    span, root = tokens // 2, math.sqrt(3 * DEPTH)
+    packed = g.op("Transpose", g.reshape(g.linear(x_of(g, tokens), 3 * WIDTH), 1, tokens, HEADS, 3 * DEPTH), perm=[0, 2, 1, 3])
+    q, k, v = (g.op("Slice", packed, *map(g.integers, (i * DEPTH, (i + 1) * DEPTH, 3))) for i in range(3))
+    q = g.op("Div", q, g.number(root))
+    embeddings = g.normal((1, 2 * span, WIDTH), 0.3)
+    tables = [g.op("MatMul", embeddings, g.normal((WIDTH, WIDTH), 0.2)) for _ in range(2)]
+    by_key, by_query = (g.op("Transpose", g.reshape(one, 1, 2 * span, HEADS, DEPTH), perm=[0, 2, 1, 3]) for one in tables)
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)
+
+    def gathered(x: str, table: str, away: np.ndarray) -> str:
+        where = np.clip(away + span, 0, 2 * span - 1)[None, None].astype("i8")
+        index = g.op("Expand", g.weight(where), g.integers(1, HEADS, tokens, tokens))
+        return g.op("GatherElements", g.op("MatMul", x, swapped(g, table)), index, axis=-1)
+
+    scores = g.op("MatMul", q, swapped(g, k))
+    p2c = swapped(g, gathered(k, g.op("Div", by_query, g.number(root)), -distance))
+    scores = g.op("Add", scores, g.op("Add", gathered(q, by_key, distance), p2c))
+    hidden = g.op("Not", mask_of(g, 1, 1, tokens, tokens, dtype=TensorProto.BOOL))
+    return joined(g, mixed(g, g.op("Where", hidden, g.number(LEAST), scores), v), 1, tokens)
+
+
 # -- relation networks ---------------------------------------------------------------------------------
 
 
@@ -371,9 +394,10 @@ RELATIONS: dict[tuple[str, str], Structure] = {
     ("torch", "the same, by repeat"): relation("Tile"),
 }
 
-# Attention with tensors of queries × keys that are computed before it.
+# Attention with scores by position.
 BY_POSITION: dict[tuple[str, str], Structure] = {
-    ("torch, TorchScript", "scores by positions, gathered, then a mask of bools for pairs (DeBERTa)"): disentangled,
+    ("torch, TorchScript", "scores by positions, gathered, then a mask of bools for pairs (DeBERTa v2)"): disentangled,
+    ("torch, TorchScript", "the same, queries scaled before (DeBERTa)"): disentangled_first,
 }
 
 # Exporter and structure → how to make it, and the plain form that takes the same inputs.

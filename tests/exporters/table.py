@@ -32,7 +32,7 @@ _OTHERS = {
 def table() -> str:
     """The page."""
     rows = [(*case, "one attention kernel") for case in ATTENTION]
-    rows += [(*case, "one attention kernel; the gathered scores are tensors") for case in BY_POSITION]
+    rows += [(*case, "one attention kernel, scores by position in its scratch") for case in BY_POSITION]
     rows += [(*case, "one kernel for scores, no tensor of pairs by width") for case in ADDITIVE]
     rows += [(*case, "products of single objects, then sums; no tensor of concatenated pairs") for case in RELATIONS]
     rows += [(*case, "one kernel for rows") for case in NORMS]

@@ -11,7 +11,9 @@ from tvm import relax
 
 from flexcomp.compiler.weights import evaluate
 from flexcomp.passes import Canonicalise, FuseAttention
-from flexcomp.passes.ir import bindings, shape
+from flexcomp.passes.ir import bindings, dtype, shape
+from flexcomp.schedules.cuda.architecture import ARCHITECTURES
+from flexcomp.schedules.cuda.unit import Gpu
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .networks import calls
@@ -96,8 +98,9 @@ class _Scratch(relax.PyExprMutator):
         call = super().visit_call_(call)
         if call.op != tvm.ir.Op.get("relax.call_tir"):
             return call
-        (scratch,) = self.mod[call.args[0]].attrs["flexcomp.scratch"]
-        types = [call.ty_args[0], relax.TensorType([int(extent) for extent in scratch], "float32")]
+        types = [call.ty_args[0]]
+        for scratch in self.mod[call.args[0]].attrs["flexcomp.scratch"]:
+            types.append(relax.TensorType([int(extent) for extent in scratch], "float32"))
         both = self.builder_.emit(relax.call_tir(call.args[0], list(call.args[1].fields), types))
         return relax.TupleGetItem(both, 0)
 
@@ -214,3 +217,116 @@ def test_positions_that_are_a_product_are_a_mask(order):
     after = fuse(before, arrays[-1])
     assert sorted(calls(after)) == ["attention_0", "relax.add", "relax.matmul", "relax.permute_dims"]
     np.testing.assert_allclose(run(after, *arrays), run(before, *arrays), rtol=1e-4, atol=1e-5)
+
+
+SPAN = 11
+# How scores by position are written.
+BY_POSITION = {
+    "both, summed first": dict(),
+    "one after the other": dict(summed_first=False),
+    "by query": dict(terms=("query",)),
+    "by key": dict(terms=("key",)),
+    "rank 3": dict(rank=3),
+    "an index for every head": dict(index_heads=HEADS),
+    "one table for all heads": dict(table_heads=None),
+    "with a bias": dict(bias=True, summed_first=False),
+    "masked after": dict(masked="after"),
+    "masked before": dict(masked="before"),
+}
+
+
+def by_position(
+    terms=("query", "key"), rank=4, summed_first=True, index_heads=1, table_heads=HEADS, bias=False, masked=None,
+    is_returned=False, rows=TOKENS,
+):  # fmt: skip
+    """softmax(q·kᵀ + (q·t)[i, j] + (k·u)[j, i])·v."""
+    builder = relax.BlockBuilder()
+    lead = (1, HEADS) if rank == 4 else (HEADS,)
+    axes = [*range(rank - 2), rank - 1, rank - 2]
+    full = (*lead, TOKENS, TOKENS)
+
+    def made(name, *extents, kind="float32"):
+        return relax.Var(name, relax.TensorType(extents, kind))
+
+    table = (() if table_heads is None else (*lead[:-1], table_heads)) + (DEPTH, SPAN)
+    index = (*(1,) * (rank - 3), index_heads, TOKENS, TOKENS)
+    params = [made(name, *lead, TOKENS, DEPTH) for name in "qkv"]
+    q, k, v = params
+    params += [made("t", *table), made("u", *table), made("i", *index, kind="int64")]
+    *_, t, u, i = params
+    m = made("m", *(full if bias else (1,) * (rank - 2) + full[-2:]))
+    with builder.function("main", [*params, m], attrs={"num_input": 3}):
+        with builder.dataflow():
+            emit = builder.emit
+            where = i if index_heads == HEADS else emit(op.broadcast_to(i, full))
+            added = []
+            if rows < TOKENS:
+                where = emit(op.strided_slice(where, [rank - 2], [0], [rows]))
+            for by, x, one in (("query", q, t), ("key", k, u)):
+                x = emit(op.strided_slice(x, [rank - 2], [0], [rows])) if rows < TOKENS else x
+                if by in terms:
+                    scores = emit(op.gather_elements(emit(op.matmul(x, one)), where, rank - 1))
+                    scores = emit(op.permute_dims(scores, axes)) if by == "key" else scores
+                    added.append(emit(op.divide(scores, relax.const(2.0, "float32"))))
+            if bias:
+                added.append(m)
+            if summed_first and len(added) > 1:
+                added = [emit(op.add(*added))]
+            scores = emit(op.multiply(emit(op.matmul(q, emit(op.permute_dims(k, axes)))), relax.const(0.3, "float32")))
+            hidden = emit(op.less(m, relax.const(-1.0, "float32"))) if masked else None
+            if masked == "before":
+                scores = emit(op.where(hidden, relax.const(-3.0, "float32"), scores))
+            for one in added:
+                scores = emit(op.add(scores, one))
+            if masked == "after":
+                scores = emit(op.where(hidden, relax.const(-3.0, "float32"), scores))
+            y = emit(op.matmul(emit(op.nn.softmax(scores)), v))
+            output = builder.emit_output(relax.Tuple([y, added[0]]) if is_returned else y)
+        builder.emit_func_output(output)
+    return Canonicalise()(builder.get())
+
+
+def given_by_position(mod):
+    random = np.random.default_rng(0)
+    arrays = []
+    for param in mod["main"].params:
+        if dtype(param) == "int64":
+            arrays.append(random.integers(0, SPAN, shape(param)))
+        else:
+            arrays.append(random.standard_normal(shape(param)).astype("f4"))
+    return arrays
+
+
+@pytest.mark.parametrize("name", BY_POSITION)
+def test_scores_by_position_are_no_tensors(name):
+    options = BY_POSITION[name]
+    before = by_position(**options)
+    arrays = given_by_position(before)
+    after = fuse(before, *arrays[3:])
+    names = calls(after)
+    assert names.count("attention_0") == 1 and not {"relax.matmul", "relax.gather_elements"} & set(names)
+    largest = max(int(np.prod(shape(b.var))) for b in bindings(after["main"]) if dtype(b.var) == "float32")
+    assert largest <= max(HEADS * TOKENS * DEPTH, TOKENS * TOKENS * (HEADS if options.get("bias") else 1))
+    np.testing.assert_allclose(run(after, *arrays), run(before, *arrays), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("terms", ["query", "key"])
+def test_scores_by_position_of_one_row_are_tensors(terms):
+    """They are broadcast to all queries, or to all keys."""
+    before = by_position(terms=(terms,), rows=1)
+    arrays = given_by_position(before)
+    after = fuse(before, *arrays[3:])
+    assert "relax.gather_elements" in calls(after)
+    np.testing.assert_allclose(run(after, *arrays), run(before, *arrays), rtol=1e-4, atol=1e-5)
+
+
+def test_kernels_for_gpus_take_scores_by_position_as_tensors():
+    mod = by_position()
+    arrays = given_by_position(mod)[3:]
+    after = FuseAttention(Gpu.of(ARCHITECTURES["sm_80"]), partial(evaluate, weights=arrays))(mod)
+    assert calls(after).count("relax.gather_elements") == 2 and "attention_0" in calls(after)
+
+
+def test_scores_by_position_that_are_returned_are_tensors():
+    after = fuse(by_position(is_returned=True), *given_by_position(by_position())[3:])
+    assert calls(after).count("relax.gather_elements") == 2 and "attention_0" in calls(after)

@@ -6,7 +6,7 @@ import tvm
 
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, attention, pool, rowwise
-from flexcomp.schedules.operators.attention import Access, AttentionSpec, ScoreMask
+from flexcomp.schedules.operators.attention_spec import Access, AttentionSpec, ScoreMask
 from flexcomp.schedules.operators.pool import PoolSpec
 from flexcomp.schedules.operators.rowwise import KINDS, RowSpec
 from tests.cuda.on_cpu.emulator import Emulator

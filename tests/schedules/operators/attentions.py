@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flexcomp.schedules.operators.attention import Access, AttentionSpec
+from flexcomp.schedules.operators.attention_spec import Access, AttentionSpec
 
 
 def tensor_of(rng: np.random.Generator, access: Access) -> np.ndarray:
@@ -15,14 +15,44 @@ def masks_of(rng: np.random.Generator, spec: AttentionSpec) -> list[np.ndarray]:
     return [(own if mask.kind == "add" else own < 0.5).astype("f4") for mask, own in zip(masks, numbers, strict=True)]
 
 
+def positions_of(rng: np.random.Generator, spec: AttentionSpec) -> list[np.ndarray]:
+    """Rows, tables and indices of scores by position."""
+    result = []
+    for term in spec.positions:
+        index = rng.integers(0, term.positions, term.index).astype(term.dtype)
+        result += [tensor_of(rng, term.x), tensor_of(rng, term.table), index]
+    return result
+
+
 def seen(access: Access, buffer: np.ndarray, *extents: int) -> np.ndarray:
     """[batch, heads, rows, depth] of a buffer."""
     strides = [4 * stride for stride in (access.batch, access.head, access.row, 1)]
     return np.lib.stride_tricks.as_strided(buffer.reshape(-1)[access.offset :], extents, strides)
 
 
-def expected(spec: AttentionSpec, q, k, v, *masks) -> np.ndarray:
+def by_position(spec: AttentionSpec, given: list[np.ndarray]) -> np.ndarray:
+    """The sum of all scores by position."""
+    s, total = spec, np.zeros((spec.batch, spec.heads, spec.queries, spec.keys))
+    for term in s.positions:
+        x, table, index, *given = given
+        rows = s.queries if term.by == "query" else s.keys
+        x = seen(term.x, x, s.batch, s.heads, rows, term.depth).astype("f8")
+        if term.by == "query":
+            table = seen(term.table, table, s.batch, s.heads, term.positions, term.depth).transpose(0, 1, 3, 2)
+        else:
+            table = seen(term.table, table, s.batch, s.heads, term.depth, term.positions)
+        products = term.scale * x @ table.astype("f8")
+        index = np.broadcast_to(index, (s.batch, s.heads, s.keys, s.queries)).astype("i8")
+        if term.by == "query":
+            total += np.take_along_axis(products, index.transpose(0, 1, 3, 2), -1)
+        else:
+            total += np.take_along_axis(products, index, -1).transpose(0, 1, 3, 2)
+    return total
+
+
+def expected(spec: AttentionSpec, q, k, v, *others) -> np.ndarray:
     s = spec
+    masks, positions = others[: len(s.mask_parameters)], list(others[len(s.mask_parameters) :])
     q = seen(s.q, q, s.batch, s.heads, s.queries, s.depth).astype("f8")
     k = seen(s.k, k, s.batch, s.heads // s.group, s.keys, s.depth).astype("f8")
     v = seen(s.v, v, s.batch, s.heads // s.group, s.keys, s.value_depth).astype("f8")
@@ -32,6 +62,9 @@ def expected(spec: AttentionSpec, q, k, v, *masks) -> np.ndarray:
         scores = s.cap * np.tanh(scores)
     tensors, visible = iter(masks), np.tril(np.ones((s.queries, s.keys), bool), s.keys - s.queries)
     for mask in s.masks:
+        if mask.kind == "positions":
+            scores = scores + by_position(spec, positions)
+            continue
         value = visible if mask.kind == "causal" else next(tensors).transpose(0, 1, 3, 2)
         # Of finite scores "blend" makes the same as "where".
         scores = scores + value if mask.kind == "add" else np.where(value != 0, scores, mask.fill)

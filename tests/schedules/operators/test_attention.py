@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexcomp.schedules.operators import attention
-from flexcomp.schedules.operators.attention import Access, AttentionSpec, ScoreMask
+from flexcomp.schedules.operators.attention_spec import Access, AttentionSpec, PositionScores, ScoreMask
 from flexcomp.schedules.tiles.tile import VectorUnit
 from tests.schedules.kernels import library
 from tests.schedules.shapes import SHAPES
 
-from .attentions import dense, expected, masks_of, seen, tensor_of
+from .attentions import dense, expected, masks_of, positions_of, seen, tensor_of
 
 UNITS = (VectorUnit(4, 32), VectorUnit(4, 32, by_lane=True), VectorUnit(8, 16), VectorUnit(16, 32))
 SIZES = dict(
@@ -34,23 +34,22 @@ def run(spec: AttentionSpec, unit: VectorUnit, seed: int = 0) -> tuple[np.ndarra
     masks = masks_of(rng, spec)
     kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
     y = np.full(spec.y.buffer, np.nan, "f4")
-    (scratch,) = attention.scratch(spec, unit)
-    found = call_with_scratch(kernel, [*tensors, *masks], y, scratch)
+    given = [*tensors, *masks, *positions_of(rng, spec)]
+    found = call_with_scratch(kernel, given, y, *attention.scratch(spec, unit))
     extents = (spec.batch, spec.heads, spec.queries, spec.value_depth)
-    return seen(spec.y, found, *extents), expected(spec, *tensors, *masks)
+    return seen(spec.y, found, *extents), expected(spec, *given)
 
 
-def call_with_scratch(kernel, inputs, y: np.ndarray, scratch: tuple[int, ...]) -> np.ndarray:
-
-    result, work = tvm.runtime.tensor(y), tvm.runtime.tensor(np.full(scratch, np.nan, "f4"))
-    kernel(*(tvm.runtime.tensor(x) for x in inputs), result, work)
+def call_with_scratch(kernel, inputs, y: np.ndarray, *scratch: tuple[int, ...]) -> np.ndarray:
+    result, work = tvm.runtime.tensor(y), [tvm.runtime.tensor(np.full(shape, np.nan, "f4")) for shape in scratch]
+    kernel(*(tvm.runtime.tensor(x) for x in inputs), result, *work)
     return result.numpy()
 
 
 @settings(max_examples=SHAPES)
 @given(
     **SIZES, unit=st.sampled_from(UNITS), causal=st.booleans(),
-    masks=st.lists(st.tuples(st.sampled_from(attention.KINDS), *[st.booleans()] * 3), max_size=2),
+    masks=st.lists(st.tuples(st.sampled_from(("add", "where", "blend", "causal")), *[st.booleans()] * 3), max_size=2),
 )  # fmt: skip
 def test_random_shapes(batch, heads, queries, more_keys, depth, value_depth, unit, causal, masks):
     keys = queries + more_keys
@@ -72,6 +71,33 @@ def test_random_shapes(batch, heads, queries, more_keys, depth, value_depth, uni
     )
     found, wanted = run(spec, unit)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=str(spec))
+
+
+@settings(max_examples=SHAPES)
+@given(
+    **SIZES, unit=st.sampled_from(UNITS), causal=st.booleans(), mask=st.sampled_from(("before", "after", None)),
+    terms=st.lists(
+        st.tuples(st.sampled_from(("query", "key")), st.sampled_from((1, 5, 20)), st.sampled_from((1, 7, 64, 90)), st.booleans()),
+        min_size=1, max_size=3,
+    ),
+)  # fmt: skip
+def test_random_scores_by_position(batch, heads, queries, more_keys, depth, value_depth, unit, causal, mask, terms):
+    keys = queries + more_keys
+    positions = []
+    for by, own_depth, extent, shared in terms:
+        rows, table = (queries, (extent, own_depth)) if by == "query" else (keys, (own_depth, extent))
+        index = (1, 1 if shared else heads, keys, queries)
+        x, table = Access.dense(batch, heads, rows, own_depth), Access.dense(batch, heads, *table)
+        positions.append(PositionScores(by, x, table, index, own_depth, extent, 0.2))
+    masks = [ScoreMask("positions")]
+    if mask is not None:
+        masks.insert(mask == "after", ScoreMask("where", (1, 1, keys, queries), -3.0))
+    spec = dense(
+        batch, heads, queries, keys, depth, value_depth,
+        scale=0.3, causal=causal, masks=tuple(masks), positions=tuple(positions),
+    )  # fmt: skip
+    found, wanted = run(spec, unit)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=f"{spec} {positions}")
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -236,3 +262,24 @@ def test_masks_are_checked():
         ScoreMask("later", (1, 1, 5, 5))
     with pytest.raises(ValueError, match="has no tensor"):
         ScoreMask("causal", (1, 1, 5, 5))
+    with pytest.raises(ValueError, match="has a tensor"):
+        ScoreMask("add")
+
+
+def test_scores_by_position_are_checked():
+    one = Access.dense(1, 1, 5, 5)
+    term = PositionScores("key", one, one, (1, 1, 5, 5), 5, 5)
+    with pytest.raises(ValueError, match="added once"):
+        dense(1, 1, 5, 5, 8, 8, positions=(term,))
+    with pytest.raises(ValueError, match="not by 'value'"):
+        PositionScores("value", one, one, (1, 1, 5, 5), 5, 5)
+
+
+def test_scratch_of_positions_does_not_grow_with_the_heads():
+    def floats(heads: int) -> int:
+        one = Access.dense(1, heads, 512, 64)
+        term = PositionScores("key", one, Access.dense(1, heads, 64, 512), (1, 1, 512, 512), 64, 512)
+        spec = dense(1, heads, 512, 512, 64, 64, masks=(ScoreMask("positions"),), positions=(term,))
+        return sum(int(np.prod(shape)) for shape in attention.scratch(spec, VectorUnit(16, 32)))
+
+    assert floats(12) == floats(2) < 2 * 512 * 512

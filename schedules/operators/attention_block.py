@@ -1,0 +1,82 @@
+"""A block of queries in an attention kernel: its place in scratch, and how it is multiplied and read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+from tvm.script.ir_builder import tirx as T
+
+from ..tiles import lane
+from ..tiles.emit import Accumulators, spread, vector, zero
+from ..tiles.tile import VectorUnit, pieces
+from .attention_spec import Access, AttentionSpec, place_of_key
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How queries are cut: `count` blocks of `vectors` vectors, the first of which is block `first`."""
+
+    start: int  # first query of the first block
+    count: int
+    vectors: int
+
+
+def transposed_rows(spec: AttentionSpec) -> int:
+    """Numbers of the longest of a query's rows that are multiplied."""
+    return max([spec.depth, *(term.depth for term in spec.positions if term.by == "query")])
+
+
+class QueryBlock:
+    """Queries of one head, in lanes. `emit` of a subclass sets `batch`, `head` and `start`, the first query."""
+
+    batch: ir.Expr
+    head: ir.Expr
+    start: ir.Expr
+
+    def __init__(
+        self, spec: AttentionSpec, unit: VectorUnit, blocks: Blocks, buffers: dict[str, tirx.Buffer], work_at
+    ) -> None:
+        self.spec, self.unit, self.blocks, self.buffers = spec, unit, blocks, buffers
+        self.q, self.k, self.v, self.lengths = (buffers.get(name) for name in ("q", "k", "v", "lengths"))
+        self.masks = [buffers[name] for name in spec.mask_parameters]
+        self.valid: ir.Expr | int = spec.keys
+        self.y, self.work, self.transposed = buffers["y"], buffers["work"], work_at
+        self.lanes = blocks.vectors * unit.width
+        self.scores = work_at + transposed_rows(spec) * self.lanes
+        self.pieces = pieces(self.lanes, unit.width)
+
+    def at(self, access: Access, row, group: int = 1) -> ir.Expr:
+        """The first element of a row of the block's head."""
+        return access.offset + self.batch * access.batch + self.head // group * access.head + row * access.row
+
+    def transpose(self, source: tirx.Buffer, access: Access, depth: int, scale: float) -> None:
+        """The block's rows, scaled, as columns of scratch."""
+        factor = tirx.const(scale, "float32")
+        with T.serial(self.lanes) as query:
+            row = T.bind(self.at(access, tirx.min(self.start + query, self.spec.queries - 1)))
+            with T.serial(depth) as i:
+                T.buffer_store(self.work, source[row + i] * factor, [self.transposed + i * self.lanes + query])
+
+    def multiply(self, acc: Accumulators, size: int, source: tirx.Buffer, begin, distance: int, depth: int) -> None:
+        """Products of `size` rows of `source`, so far apart, with the block's transposed queries."""
+        acc.fill(size, lambda _, lanes: zero(lanes))
+        lane.reduce(
+            acc,
+            list(range(size)),
+            depth,
+            lambda row, step, lanes: source[vector(begin + row * distance + step, lanes)],
+            lambda step, start, lanes: self.work[vector(self.transposed + step * self.lanes + start, lanes)],
+            self.unit.width if self.unit.by_lane else 1,
+        )
+
+    def by_queries(self, shape: tuple[int, ...], tensor: tirx.Buffer, key, start: int, lanes: int) -> ir.Expr:
+        """Elements of a tensor [batch or 1, heads or 1, keys, queries or 1] for one key."""
+        place = place_of_key(shape, self.batch, self.head, key)
+        if shape[-1] == 1:
+            return spread(tensor[place], lanes)
+        if self.spec.queries < self.lanes:  # lanes past the last query repeat that query
+            last = self.spec.queries - 1
+            index = [place + min(start + i, last) for i in range(lanes)]
+            return tirx.Shuffle([tensor[i] for i in index], list(range(lanes))) if lanes > 1 else tensor[index[0]]
+        return tensor[vector(place + self.start + start, lanes)]
