@@ -10,7 +10,7 @@ from types import ModuleType
 
 from tvm import tirx
 
-from . import conv, depthwise, grouped, matmul, widened
+from . import conv, depthwise, grouped, matmul, one_pixel, widened
 from .im2col import kernel as im2col_kernel
 from .im2col import ways as im2col
 from .integer import kernel as integer_kernel
@@ -112,6 +112,8 @@ def _float_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
             tile_width(spec), spec.group_out, conv.unit_for(spec, unit), row_nbytes=row_nbytes,
             weight_nbytes=WEIGHT_DTYPES[element_type(spec.weights)],
         )  # fmt: skip
+        if spec.pointwise and tile_width(spec) == 1:
+            tile = one_pixel.with_less_padding(spec, tile, unit)
     return [
         direct_candidate(spec, tile, unit),
         *widened_candidates(spec, tile, unit),

@@ -41,6 +41,13 @@ def test_every_row_of_a_pointwise_convolution_is_computed():
     check_in_slices(drawn, "float32")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_one_pixel_and_odd_numbers_of_channels(dtype):
+    """Blocks are of all the channels there, or of a width that pads little."""
+    drawn = [ConvSpec(1, 1, 1, 37, channels, weights=dtype) for channels in (2, 9, 22, 26, 50, 91, 104, 200)]
+    check_in_slices(drawn, dtype, [VectorUnit(16, 32), VectorUnit(8, 16), VectorUnit(4, 32)])
+
+
 # Image, kernel, padding left and right, stride and dilation of a row: more taps than pixels, and fewer pixels than a tile.
 LONG = [(40, 33, 16, 16, 1, 1), (9, 64, 60, 7, 1, 1), (70, 70, 0, 90, 3, 1), (50, 35, 40, 40, 1, 2), (3, 5, 9, 9, 1, 3)]
 
@@ -58,9 +65,9 @@ def test_taps_in_loops(kind, dtype, monkeypatch):
     check_in_slices(drawn, dtype)
 
 
-def check_in_slices(drawn: list[ConvSpec], dtype: str) -> None:
+def check_in_slices(drawn: list[ConvSpec], dtype: str, units: list[VectorUnit] = UNITS) -> None:
     """Fail unless the first kernel of every layer gives what NumPy does, in two slices."""
-    cases = [(spec, conv_candidates(spec, UNITS[i % 3])[0]) for i, spec in enumerate(drawn)]
+    cases = [(spec, conv_candidates(spec, units[i % len(units)])[0]) for i, spec in enumerate(drawn)]
     functions = {f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}
     compiled = library(functions)
     rng = np.random.default_rng(1)
