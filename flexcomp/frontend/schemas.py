@@ -53,16 +53,18 @@ _WORDS: dict[str | tuple[str, str], tuple[str, ...]] = {
 }  # fmt: skip
 
 
-# Words that exporters leave empty, which ONNX Runtime takes as not given.
+# Words that exporters leave empty, which ONNX Runtime takes as not given; of losses as a sum, which is not the default.
 _MAY_BE_EMPTY = ("auto_pad", "reduction")
+_LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 
 
 def leave_out_empty_words(model: onnx.ModelProto) -> None:
     """Remove attributes that are words without letters, where these mean the default."""
     for graph in (model.graph, *model.functions):
         for node in all_nodes(graph):
-            for attribute in [a for a in node.attribute if a.name in _MAY_BE_EMPTY and a.type == a.STRING and not a.s]:
-                node.attribute.remove(attribute)
+            if node.op_type not in _LOSSES:
+                for attribute in [a for a in node.attribute if a.name in _MAY_BE_EMPTY and a.type == a.STRING and not a.s]:
+                    node.attribute.remove(attribute)
 
 
 def require_nodes(graph: onnx.GraphProto) -> None:

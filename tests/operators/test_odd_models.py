@@ -215,6 +215,14 @@ REFUSED = {
         [helper.make_node("If", ["c"], ["y"], "If_node", then_branch=BRANCH, else_branch=BRANCH)], {"x": ramp(2)}, {"y": FLOAT},
         {"c": np.array([True, False])}, r"'If_node' \(If\): its condition has 2 elements",
     ),
+    "zero points of which there are none": (
+        [node("MatMulInteger", "x w z", "y")], {"x": ramp(4, 3, dtype="u1")}, {"y": TensorProto.INT32},
+        {"w": np.ones((3, 2), "u1"), "z": np.zeros(0, "u1")}, r"'MatMulInteger_node' .*: it has 0 zero points for an axis of 4",
+    ),
+    "a loss without a word": (  # ONNX Runtime sums up, and the default is a mean
+        [node("SoftmaxCrossEntropyLoss", "x l", "y", reduction="")], {"x": ramp(2, 3), "l": np.array([0, 1])}, {"y": FLOAT}, {},
+        r"\(SoftmaxCrossEntropyLoss\): its reduction is ''",
+    ),
     "many times nothing": (
         [node("Expand", "x s", "y")], {"x": ramp(1, 1, 1)}, {"y": FLOAT}, {"s": np.array([2**62, 0, 2**62])}, "Expand_node|'y'",
     ),

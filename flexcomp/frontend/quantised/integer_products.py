@@ -50,6 +50,8 @@ class _Products(Writer):
         ranks = [len(self.types[name][1]) for name in (left, right)]
         if min(ranks) < 1 or (not is_matrix and (min(ranks) < 3 or ranks[0] != ranks[1])):
             raise ModelError(f"node {self.name!r} ({node.op_type}): its inputs have {ranks[0]} and {ranks[1]} axes")
+        for side in range(2):
+            self._require_zero_points(side)
         axes = (len(self.types[left][1]) - 1, max(len(self.types[right][1]) - 2, 0)) if is_matrix else (_CHANNELS,) * 2
         extent = self.types[right][1][axes[1]]
         parts = self._parts(axes[1], extent)
@@ -66,6 +68,26 @@ class _Products(Writer):
         self.nodes[-1].output[0] = node.output[0]
         return self.nodes
 
+    def _require_zero_points(self, side: int) -> None:
+        zero = self.node.input[2 + side] if len(self.node.input) > 2 + side else ""
+        shape = self.types[zero][1] if zero in self.types else ()
+        if len(shape) > 1:
+            raise UnsupportedModelError(
+                f"node {self.name!r} ({self.node.op_type}): zero points of {len(shape)} axes cannot be compiled; export one for "
+                "the tensor, or for each row or column"
+            )
+        data, along = self.types[self.node.input[side]][1], self._along(side)
+        extent = data[along] if len(data) >= -along else 1
+        if shape and shape[0] not in (1, extent):
+            raise ModelError(
+                f"node {self.name!r} ({self.node.op_type}): it has {shape[0]} zero points for an axis of {extent}; "
+                "give it one, or one for each row or column"
+            )
+
+    def _along(self, side: int) -> int:
+        """The axis along which zero points of an operand may differ."""
+        return (-1 if side else -2) if self.node.op_type == "MatMulInteger" else 0
+
     def _part(self, axes: tuple[int, int], span: tuple[int, int] | None) -> str:
         """The product over some indices of the axis that it sums up, in int32."""
         is_matrix = self.node.op_type == "MatMulInteger"
@@ -76,8 +98,7 @@ class _Products(Writer):
             if span is not None:
                 bounds = [self.constant(np.int64([n])) for n in (*span, axis)]
                 data = self.emit("Slice", [data, *bounds])
-            along = (-1 if side else -2) if is_matrix else 0
-            given.append(self._integers(data, zero, along))
+            given.append(self._integers(data, zero, self._along(side)))
         attributes = {a.name: helper.get_attribute_value(a) for a in self.node.attribute}
         product = self.emit(KINDS[self.node.op_type], given, **attributes)
         if not is_matrix and math.prod(self.types[self.node.input[1]][1][2:]) > 1:
@@ -87,11 +108,6 @@ class _Products(Writer):
     def _integers(self, data: str, zero: str, axis: int) -> str:
         """data - zero, in float32."""
         shape = self.types[zero][1] if zero in self.types else ()
-        if len(shape) > 1:
-            raise UnsupportedModelError(
-                f"node {self.name!r} ({self.node.op_type}): zero points of {len(shape)} axes cannot be compiled; export one for "
-                "the tensor, or for each row or column"
-            )
         is_vector = math.prod(shape) > 1
         ones = self.constant(np.ones(shape if is_vector else (), np.float32))
         return self.emit("DequantizeLinear", [data, ones, *([zero] if zero else [])], **({"axis": axis} if is_vector else {}))
