@@ -94,6 +94,12 @@ def test_a_difference_is_doubtful_where_onnx_leaves_it_open_and_nowhere_else():
     x = np.float32([3.1])
     assert "small changes" in doubt(variance, {"y": x * 0}, {"y": x * 0 + np.float32(5e-7)}, x=x * 1000)
     assert not doubt(variance, {"y": x * 0}, {"y": x * 0 + np.float32(0.1)}, x=x)
+    # What a sum leaves of numbers that cancel may have either sign.
+    sign = [make("ReduceSum", ["x", "axes"], ["a"]), make("Sign", ["a"], ["y"])]
+    cancelling, alone = np.float32([[0.3, 0.7, -1.0 + 3e-8]] * 9), np.float32([[0.3, 0.7, -0.9]] * 9)
+    for x, is_open in ((cancelling, True), (alone, False)):
+        want, got = ({"y": np.full((9, 1), one, "f4")} for one in (1, -1))
+        assert bool(doubt(sign, want, got, x=x, axes=np.array([1]))) == is_open
     # Integers beyond 2^53 excuse their own differences only.
     power = [make("Mod", ["x", "z"], ["y"])]
     large = np.array([2**60 + 1, 5])

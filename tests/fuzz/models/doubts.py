@@ -266,6 +266,7 @@ def _is_sensitive(model: onnx.ModelProto, inputs: Outputs, truth: Truth, outputs
     if any(np.shape(outputs[name]) != want.shape for name, want in truth.outputs.items()):
         return False
     tried = [(model, oracle.moved(inputs, by)) for by in (1e-6, -1e-6, 3e-6, -3e-6)]
+    tried += [(model, oracle.scattered(inputs, 1e-6, seed)) for seed in range(8)]
     tried += [(disturbed, inputs) for seed in range(4) if (disturbed := _disturbed(model, seed)) is not None]
     spread = {}
     for changed, given in tried:

@@ -103,3 +103,10 @@ def agreement(want: np.ndarray, got: np.ndarray) -> np.ndarray:
 def moved(inputs: Outputs, by: float) -> Outputs:
     """Inputs that are a little larger."""
     return {n: (v * v.dtype.type(1 + by)).astype(v.dtype) if v.dtype.kind == "f" else v for n, v in inputs.items()}
+
+
+def scattered(inputs: Outputs, by: float, seed: int) -> Outputs:
+    """Inputs of which each element is a little larger or smaller: what sums leave of numbers that cancel has either sign then."""
+    rng = np.random.default_rng(seed)
+    factors = {name: 1 + by * rng.choice([-1.0, 1.0], value.shape) for name, value in inputs.items()}
+    return {n: (v * factors[n]).astype(v.dtype) if v.dtype.kind == "f" else v for n, v in inputs.items()}
