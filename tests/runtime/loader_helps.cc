@@ -10,11 +10,10 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "storage/loader.h"
 
-using flexcomp::Load;
+using flexcomp::Operation;
 
 namespace {
 
@@ -35,15 +34,15 @@ class Source final : public flexcomp::ByteSource {
 
 class Slow final : public flexcomp::Preparer {
  public:
-  Work WorkOf(uint32_t) const noexcept override { return {kParts, kParts * 64}; }
-  int Prepare(uint32_t, uint32_t part) noexcept override {
+  uint32_t PartsOf(const Operation&) const noexcept override { return kParts; }
+  int Prepare(const Operation&, uint32_t part) noexcept override {
     (std::this_thread::get_id() == waiting ? helped : loaded) += 1;
     done[part] += 1;
     std::this_thread::sleep_for(kPart);
     if (interrupt_at == part) loader->Interrupt();
     return fail_at == part ? 1 : 0;
   }
-  std::string Fault(uint32_t) override { return "as it should"; }
+  std::string Fault(const Operation&) override { return "as it should"; }
 
   std::thread::id waiting = std::this_thread::get_id();
   std::atomic<uint32_t> helped{0}, loaded{0}, done[kParts]{};
@@ -55,15 +54,14 @@ class Slow final : public flexcomp::Preparer {
 
 int main() {
   alignas(4096) static std::byte arena[2 * 4096];
-  Load load{0, 4096, 0, 0, false, false};
-  load.prepared = {0, 0, 1, 4096};
-  const std::vector<Load> loads{load};
+  const Operation operations[] = {{.nbytes = 4096},
+                                  {.kind = Operation::Kind::kPrepare, .to = 4096, .nbytes = kParts * 64, .from_nbytes = 4096}};
+  const flexcomp::Tape tape{.operations = operations};
   flexcomp::WeightsFile file("weights", std::make_unique<Source>());
   flexcomp::Loader loader(file, {}, false);
-  loader.Reserve(loads.size());
   Slow slow;
   slow.loader = &loader;
-  loader.Open(loads, flexcomp::Places(arena), {}, &slow);
+  loader.Open({.first = tape, .steady = tape}, flexcomp::Places(arena), sizeof arena, {}, &slow);
 
   // `wait`: at once, or when all is prepared.
   const auto infer = [&](const char* name, bool wait) {
@@ -72,8 +70,8 @@ int main() {
     loader.Start({});
     std::string end = "interrupted";
     try {
-      while (!wait && !loader.Ready(1)) std::this_thread::sleep_for(kPart);
-      if (loader.Await(1)) end = "complete";
+      while (!wait && !loader.Ready(2)) std::this_thread::sleep_for(kPart);
+      if (loader.Await(2)) end = "complete";
       loader.Computed(1);
       if (end == "complete") loader.Finish();
     } catch (const tvm::ffi::Error& error) {

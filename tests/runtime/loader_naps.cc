@@ -35,11 +35,11 @@ extern "C" int clock_gettime(clockid_t, timespec* time) noexcept {
 
 int main() {
   alignas(4096) static std::byte arena[4096];
-  const flexcomp::Load loads[] = {{0, 4096, 0, 0, false, false}};
+  const flexcomp::Operation reads[] = {{.nbytes = 4096}};
+  const flexcomp::Tape tape{.operations = reads};
   flexcomp::WeightsFile file("weights", std::make_unique<Source>());
   flexcomp::Loader loader(file, {}, true);
-  loader.Reserve(std::size(loads));
-  loader.Open(loads, flexcomp::Places(arena));
+  loader.Open({.first = tape, .steady = tape}, flexcomp::Places(arena), sizeof arena);
   const auto infer = [&](const char* name) {
     looks = 0;
     loader.Start({});

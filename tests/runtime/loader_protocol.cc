@@ -9,6 +9,7 @@
 // Weights are numbers. A step wipes out what it read unless that is pinned: what is there is there because it was read anew.
 #include <tvm/ffi/error.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -29,15 +30,14 @@ using flexcomp::Atomic;
 using flexcomp::ByteSource;
 using flexcomp::Delivery;
 using flexcomp::InFlight;
-using flexcomp::Load;
 using flexcomp::Loader;
+using flexcomp::Operation;
 using flexcomp::WeightsFile;
 using namespace scenarios;
 
 namespace {
 
-constexpr int kPlaces = 6;
-// The weights of load j: j + 1; of the first inference those that it reads, its source and 1.
+// The weights that a load reads: its number and 1; that are prepared of load j: j + 1.
 constexpr uint64_t kNothing = 0, kInFlight = 200;
 constexpr uint64_t kPreparing = 256;               // and a bit for each part that is done
 constexpr uint32_t kParts = 2;                     // of a preparation
@@ -56,12 +56,13 @@ struct World {
   bool running = false, abandoned = false;
   bool cold = false;  // a first inference runs
   int wanted = 0, rung = 0;
-  uint32_t awaited = 0;  // loads
+  uint32_t awaited = 0;  // operations
   // What has happened.
   int shrunk = 0, restarts = 0, failed = 0, errors = 0, ended = 0, switched = 0;
 };
 
 const Scenario* scenario;
+std::vector<std::unique_ptr<Deck>> decks;  // of its rungs
 World* world;
 Loader* loader;
 
@@ -77,7 +78,7 @@ class Source final : public ByteSource {
     Require(!world->abandoned, "a read begins into memory that was given back");
     uint64_t* const place = reinterpret_cast<uint64_t*>(target);
     *place = kInFlight;
-    reads_.Push({offset + 1, place});
+    reads_.Push({offset / 8 + 1, place});
   }
   bool Ready() noexcept override { return At("is the read over?", nullptr, 2) == 1; }
   int End() noexcept override {
@@ -116,34 +117,33 @@ class Source final : public ByteSource {
 
 Source* source;
 
-// Where what a load brings lies.
-uint64_t& Brought(const Load& load) { return world->places[(load.prepared ? load.prepared->at : load.target) / 8]; }
+uint64_t& Brought(const Load& load) { return world->places[decks[world->rung]->At(load.prepared() ? load.place : load.read)]; }
 
 class Making final : public flexcomp::Preparer {
  public:
-  Work WorkOf(uint32_t load) const noexcept override {
-    Brought(scenario->rungs[world->rung]->loads[load]) = kPreparing;
-    return {kParts, 8};
+  uint32_t PartsOf(const Operation& operation) const noexcept override {
+    world->places[operation.to / 8] = kPreparing;
+    return kParts;
   }
-  int Prepare(uint32_t load, uint32_t part) noexcept override {
-    const Load& made = scenario->rungs[world->rung]->loads[load];
-    uint64_t &read = world->places[made.target / 8], &brought = Brought(made);
+  int Prepare(const Operation& operation, uint32_t part) noexcept override {
+    uint64_t &read = world->places[operation.from / 8], &brought = world->places[operation.to / 8];
     const uint64_t bit = uint64_t{1} << part;
     const bool fails = At("prepare a part", nullptr, world->faults > 0 ? 2 : 1) == 1;
-    Require(std::strcmp(explore::fibers[explore::current].name, "infer") != 0 || load < world->awaited,
+    const auto index = static_cast<uint64_t>(&operation - loader->tape().operations.data());
+    Require(std::strcmp(explore::fibers[explore::current].name, "infer") != 0 || index < world->awaited,
             "an inference prepares what it does not wait for");
     Require(!world->abandoned, "something is prepared in memory that was given back");
-    Require((brought & (kPreparing | bit)) == kPreparing && read == made.source + 1, "a part is prepared that is not to be");
+    Require((brought & (kPreparing | bit)) == kPreparing && read == operation.layer, "a part is prepared that is not to be");
     At("go on preparing");
     Require(!world->abandoned, "memory was given back in which something is prepared");
-    Require(read == made.source + 1 && (brought & kPreparing) != 0, "something was written where something is prepared");
+    Require(read == operation.layer && (brought & kPreparing) != 0, "something was written where something is prepared");
     if (fails) return --world->faults, ++world->failed, 1;
     if ((brought |= bit) != (kPreparing | ((1 << kParts) - 1))) return 0;
-    brought = load + 1;
-    if (!made.kept) read = kNothing;
+    brought = operation.first;
+    if (operation.count == 0) read = kNothing;
     return 0;
   }
-  std::string Fault(uint32_t) override { return {}; }
+  std::string Fault(const Operation&) override { return {}; }
 };
 
 Making* making;
@@ -169,6 +169,10 @@ class Delivering final : public Delivery {
 // ------------------------------------------------------------------------------------------- the session
 
 const Rung& rung() { return *scenario->rungs[world->rung]; }
+const Deck& deck() { return *decks[world->rung]; }
+const flexcomp::Tapes& tapes() { return deck().tapes; }
+
+bool StartsEmpty() { return loader->tape().operations.data() == tapes().first.operations.data(); }
 
 void Lock() {
   Until("lock", [] { return !world->locked; });
@@ -179,8 +183,8 @@ void Unlock() { world->locked = false; }
 void Activate() {
   world->mapped = true;
   Wipe();
-  loader->Open(rung().loads, flexcomp::Places(reinterpret_cast<std::byte*>(world->places)), {}, making,
-               rung().first);
+  loader->Open(tapes(), flexcomp::Places(reinterpret_cast<std::byte*>(world->places)), static_cast<uint64_t>(deck().working) * 8, {},
+               making);
 }
 
 void SwitchToWanted() {
@@ -223,8 +227,8 @@ void Compute(const Step& step) {
   const auto there = [&] {
     for (const int load : step.loads) {
       const Load& one = loads[load];
-      const uint64_t weights = world->cold ? one.source : static_cast<uint64_t>(load);
-      if (one.nbytes > 0 && Brought(one) != weights + 1) return false;
+      const auto weights = static_cast<uint64_t>(world->cold ? one.number : load);
+      if (!one.none && Brought(one) != weights + 1) return false;
     }
     return true;
   };
@@ -239,9 +243,10 @@ bool RunSteps() {
   for (uint32_t i = 0; i < rung().steps.size(); ++i) {
     const Step& step = rung().steps[i];
     if (world->interrupt.load(std::memory_order_relaxed)) return false;
-    if (!loader->Ready(step.need)) At("stall");
-    world->awaited = step.need;
-    if (!loader->Await(step.need)) return false;
+    const uint32_t need = loader->tape().need[i];
+    if (!loader->Ready(need)) At("stall");
+    world->awaited = need;
+    if (!loader->Await(need)) return false;
     world->awaited = 0;
     Compute(step);
     loader->Computed(i + 1);
@@ -253,20 +258,20 @@ enum class Outcome { kDone, kInterrupted, kFailed };
 
 bool Fill() {
   loader->StartFilling();
-  loader->Computed(static_cast<uint32_t>(rung().steps.size()));
-  world->awaited = static_cast<uint32_t>(rung().loads.size());
+  world->awaited = static_cast<uint32_t>(loader->tape().operations.size());
   const bool done = loader->Await(world->awaited);
   world->awaited = 0;
   return done;
 }
 
 bool Infer() {
-  world->cold = loader->StartsCold();
+  world->cold = StartsEmpty() && !rung().first.empty();
   loader->Start({});
   return RunSteps();
 }
 
 Outcome Try(bool filling) {
+  if (filling && loader->Filled()) return Outcome::kDone;
   bool done = false, failed = false;
   try {
     done = filling ? Fill() : Infer();
@@ -313,12 +318,8 @@ void Run(bool filling) {
 void WorkElsewhere() {
   loader->GiveUpAhead();
   Require(source->idle(), "a read is in flight into what somebody else uses");
-  Require(world->failed > 0 || !loader->StartsCold(), "what was read is given up for nothing");
-  bool stays[kPlaces] = {};
-  for (const Load& load : rung().loads)
-    if (load.kept || load.pinned) stays[(load.kept || !load.prepared ? load.target : load.prepared->at) / 8] = true;
-  for (int place = 0; place < kPlaces; ++place)
-    if (!stays[place]) world->places[place] = kNothing;
+  Require(world->failed > 0 || !StartsEmpty(), "what was read is given up for nothing");
+  for (int place = 0; place < deck().working; ++place) world->places[place] = kNothing;
 }
 
 void RunAll() {
@@ -348,6 +349,13 @@ explore::Explored Explore(const Scenario& now) {
   explore::shared_nbytes = 0;
   std::memset(explore::shared, 0, sizeof(explore::shared));
   scenario = &now;
+  decks.clear();
+  size_t ahead = 0;
+  for (const Rung* rung : now.rungs) {
+    const auto& tapes = decks.emplace_back(std::make_unique<Deck>(*rung))->tapes;
+    for (const flexcomp::Tape* tape : {&tapes.second, &tapes.steady})
+      ahead = std::max<size_t>(ahead, std::ranges::count_if(tape->operations, &Operation::ahead));
+  }
   allocating = true;
   world = Make<World>();
   world->queued = now.queued;
@@ -358,7 +366,7 @@ explore::Explored Explore(const Scenario& now) {
   auto* file = Make<WeightsFile>("weights", std::move(own));
   loader = Make<Loader>(*file, flexcomp::CpuSet(), false);
   if (now.delivered) loader->Deliver(Make<Delivering>());
-  for (const Rung* rung : now.rungs) loader->Reserve(rung->loads.size());
+  loader->Reserve(ahead);
   Activate();
   allocating = false;
   auto* infer = Make<void (*)()>(RunAll);

@@ -1,17 +1,35 @@
-// What the loader's protocol is explored with: the loads and steps of plans, and who does what with them.
+// What the loader's protocol is explored with: plans as loads and steps, their tapes, and who does what with them.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
-#include "program/program.h"
+#include "program/tape.h"
 
 namespace scenarios {
 
-using flexcomp::Load;
+using flexcomp::Operation;
+using flexcomp::Tape;
 
+// Of a plan, or of its first inference; places are numbers, -1: none.
+struct Load {
+  int number, read;  // the bytes, and to where they are read
+  int place;         // of the weights prepared from them
+  int after;         // steps
+  bool pinned, ahead;
+  bool kept = false;        // read once, and prepared by every inference
+  int apart = -1;           // instead of `read`, from where they are copied to be prepared
+  int cold = -1;            // a first inference leaves them there,
+  int cold_after = 0;       // and uses them for so many steps
+  bool none = false;        // of a first inference: it needs no bytes
+
+  bool prepared() const { return place >= 0; }
+  bool early() const { return kept || (pinned && after == 0 && (!prepared() || apart >= 0)); }
+};
 struct Step {
-  uint32_t need;
+  int need;                // loads
   std::vector<int> loads;  // whose weights it reads
 };
 struct Rung {
@@ -20,44 +38,134 @@ struct Rung {
   std::vector<Load> first{};  // of the first inference, if they are others
 };
 
-inline Load LoadOf(int number, int place, uint32_t after, bool pinned, bool ahead) {
-  return {static_cast<uint64_t>(number), 8, static_cast<uint64_t>(place) * 8, after, pinned, ahead};
-}
+constexpr int kPlaces = 6;
+
+// The tapes of a rung, as program/tapes.cc makes them. Of an operation that prepares, `layer` are the weights that it takes, `first`
+// those that it makes, and `count` says whether the former stay.
+class Deck {
+ public:
+  explicit Deck(const Rung& rung) : rung_(rung), steps_(rung.steps.size()) {
+    bool stays[kPlaces] = {};
+    for (const Load& load : rung.loads)
+      if (load.kept || load.pinned) stays[load.kept || !load.prepared() ? load.read : load.place] = true;
+    for (const bool staying : {false, true}) {
+      for (int place = 0; place < kPlaces; ++place)
+        if (stays[place] == staying) at_[place] = places_++;
+      if (!staying) working = places_;
+    }
+    const bool cold = !rung.first.empty();
+    tapes.first = Write(cold ? rung.first : rung.loads, [&](const Load& load) {
+      const int after = load.ahead ? 0 : load.after;
+      if (!load.none) Whole(load, load.early() ? Operation::kAnytime : after, after);
+    });
+    tapes.fill = Write(rung.loads, [&](const Load& load) {
+      if (load.kept) Add(Operation::Kind::kRead, 0, load.number, load.read);
+      if (load.pinned) Whole(load, 0, 0);
+    }, false);
+    const auto steady = [&](const Load& load) {
+      const int after = load.ahead ? Ahead(load.after) : load.after;
+      if (load.kept) Prepare(load, after);
+      if (!load.kept && !load.pinned) Whole(load, after, after);
+    };
+    int streamed = 0;
+    while (streamed < static_cast<int>(rung.loads.size()) && (rung.loads[streamed].ahead || rung.loads[streamed].pinned)) ++streamed;
+    if (cold) {
+      tapes.second = Write(rung.loads, [&](const Load& load) {
+        if (load.cold >= 0) Settle(load, load_ < streamed ? Ahead(load.cold_after) : load.after);
+        steady(load);
+      });
+      tapes.settle = Write(rung.loads, [&](const Load& load) {
+        if (load.cold >= 0) Settle(load, 0);
+      }, false);
+    }
+    tapes.steady = Write(rung.loads, steady);
+  }
+  Deck(const Deck&) = delete;
+  Deck& operator=(const Deck&) = delete;
+
+  // Where a place is in the arena: of those from `working` on the contents stay.
+  int At(int place) const { return at_[place]; }
+
+  flexcomp::Tapes tapes;
+  int working = 0;
+
+ private:
+  template <typename AddLoad>
+  Tape Write(const std::vector<Load>& loads, const AddLoad& add, bool computes = true) {
+    operations_[tape_].clear();
+    std::vector<uint32_t> end{0};
+    for (load_ = 0; load_ < static_cast<int>(loads.size()); ++load_) {
+      add(loads[load_]);
+      end.push_back(static_cast<uint32_t>(operations_[tape_].size()));
+    }
+    if (computes)
+      for (const Step& step : rung_.steps) need_[tape_].push_back(end[step.need]);
+    const int tape = tape_++;
+    return {operations_[tape], computes ? std::span<const flexcomp::Step>(steps_) : std::span<const flexcomp::Step>(), need_[tape]};
+  }
+  int Ahead(int steps) const { return steps - static_cast<int>(rung_.steps.size()) - 1; }
+
+  Operation& Add(Operation::Kind kind, int after, int from, int to) {
+    return operations_[tape_].emplace_back(Operation{.kind = kind, .after = after,
+                                                     .from = uint64_t(kind == Operation::Kind::kRead ? from : At(from)) * 8, .to = uint64_t(At(to)) * 8,
+                                                     .nbytes = 8, .from_nbytes = 8, .load = uint32_t(load_)});
+  }
+  void Prepare(const Load& load, int after) {
+    Operation& operation = Add(Operation::Kind::kPrepare, after, load.read, load.place);
+    operation.layer = uint32_t(load.number) + 1;
+    operation.first = uint32_t(load_) + 1;
+    operation.count = load.kept;
+  }
+  void Whole(const Load& load, int read_after, int after) {
+    Add(Operation::Kind::kRead, read_after, load.number, load.apart >= 0 ? load.apart : load.read);
+    if (load.apart >= 0) Add(Operation::Kind::kCopy, after, load.apart, load.read);
+    if (load.prepared()) Prepare(load, after);
+  }
+  void Settle(const Load& load, int after) {
+    if (load.cold != load.read) Add(Operation::Kind::kCopy, after, load.cold, load.read);
+    Prepare(load, after);
+  }
+
+  const Rung& rung_;
+  std::vector<flexcomp::Step> steps_;
+  std::vector<Operation> operations_[5];
+  std::vector<uint32_t> need_[5];
+  int tape_ = 0, load_ = 0, places_ = 0, at_[kPlaces] = {};
+};
+
+inline Load LoadOf(int number, int place, int after, bool pinned, bool ahead) { return {number, place, -1, after, pinned, ahead}; }
 // Read to the place `read`, which loads may share.
-inline Load Made(int number, int read, int place, uint32_t after, bool pinned, bool ahead = false) {
-  Load load = LoadOf(number, read, after, pinned, ahead);
-  load.prepared = {0, 0, 1, static_cast<uint64_t>(place) * 8};
-  return load;
+inline Load Made(int number, int read, int place, int after, bool pinned, bool ahead = false) {
+  return {number, read, place, after, pinned, ahead};
 }
 // Read to the place `apart`, where nothing else lies until it is prepared, and stays.
 inline Load Apart(int number, int apart, int read, int place) {
   Load load = Made(number, read, place, 0, true);
-  load.apart = int64_t{apart} * 8;
+  load.apart = apart;
   return load;
 }
 // Read to a place of its own, once.
-inline Load Kept(int number, int read, int place, uint32_t after, bool ahead = false) {
+inline Load Kept(int number, int read, int place, int after, bool ahead = false) {
   Load load = Made(number, read, place, after, false, ahead);
   load.kept = true;
   return load;
 }
-// Prepared, for the second inference, of what the first one leaves in the place `cold` and uses for `after` steps.
-inline Load Cold(int number, int raw, int read, int place, int cold, uint32_t after) {
+// Prepared, for the second inference, of the bytes that the first one leaves in the place `cold` and uses for `after` steps.
+inline Load Cold(int raw, int read, int place, int cold, int after) {
   Load load = Made(raw, read, place, 0, true);
-  load.prepared->first = static_cast<uint32_t>(number);
-  load.cold = int64_t{cold} * 8;
+  load.cold = cold;
   load.cold_after = after;
   return load;
 }
 // Of a first inference: it needs no bytes.
 inline Load None() {
   Load load = LoadOf(0, 0, 0, true, false);
-  load.nbytes = 0;
+  load.none = true;
   return load;
 }
 inline Load Pinned(int number, int place) { return LoadOf(number, place, 0, true, false); }
-inline Load Ahead(int number, int place, uint32_t after) { return LoadOf(number, place, after, false, true); }
-inline Load Streamed(int number, int place, uint32_t after) { return LoadOf(number, place, after, false, false); }
+inline Load Ahead(int number, int place, int after) { return LoadOf(number, place, after, false, true); }
+inline Load Streamed(int number, int place, int after) { return LoadOf(number, place, after, false, false); }
 
 inline const Rung kAllAhead{{Ahead(0, 0, 1), Pinned(1, 1)}, {{1, {0}}, {2, {1}}}};
 inline const Rung kTwoAhead{{Ahead(0, 0, 2), Ahead(1, 1, 2)}, {{1, {0}}, {2, {1}}}};
@@ -83,17 +191,17 @@ inline const Rung kOneKept{{Kept(0, 1, 0, 0)}, {{1, {0}}}};
 inline const Rung kKeptAhead{{Kept(0, 2, 0, 1, true), Streamed(1, 1, 1)}, {{1, {0}}, {2, {1}}}};
 
 // The raw weights 10 lie in place 2; two loads prepare them, the second of them over the raw ones.
-inline const Rung kCold{{Cold(0, 10, 3, 0, 2, 1), Cold(1, 10, 3, 2, 2, 1), Streamed(2, 1, 0)},
+inline const Rung kCold{{Cold(10, 3, 0, 2, 1), Cold(10, 3, 2, 2, 1), Streamed(2, 1, 0)},
                         {{2, {0, 1}}, {3, {2}}},
                         {LoadOf(10, 2, 0, true, false), None(), Streamed(2, 1, 0)}};
-inline const Rung kColdBehind{{Streamed(0, 1, 0), Cold(1, 10, 3, 2, 2, 2)},
+inline const Rung kColdBehind{{Streamed(0, 1, 0), Cold(10, 3, 2, 2, 2)},
                               {{1, {0}}, {2, {1}}},
                               {Streamed(0, 1, 0), LoadOf(10, 2, 0, true, false)}};
-inline const Rung kColdAhead{{Cold(0, 10, 3, 2, 2, 1), Ahead(1, 1, 2), Pinned(2, 0)},
+inline const Rung kColdAhead{{Cold(10, 3, 2, 2, 1), Ahead(1, 1, 2), Pinned(2, 0)},
                              {{1, {0}}, {2, {1}}, {3, {2}}},
                              {LoadOf(10, 2, 0, true, false), Ahead(1, 1, 2), Pinned(2, 0)}};
-inline const Rung kAllCold{{Pinned(0, 0), Cold(1, 10, 3, 2, 2, 2)}, {{1, {0}}, {2, {1}}}, {Pinned(0, 0), LoadOf(10, 2, 0, true, false)}};
-inline const Rung kOneCold{{Cold(0, 10, 1, 0, 0, 1)}, {{1, {0}}}, {LoadOf(10, 0, 0, true, false)}};
+inline const Rung kAllCold{{Pinned(0, 0), Cold(10, 3, 2, 2, 2)}, {{1, {0}}, {2, {1}}}, {Pinned(0, 0), LoadOf(10, 2, 0, true, false)}};
+inline const Rung kOneCold{{Cold(10, 1, 0, 0, 1)}, {{1, {0}}}, {LoadOf(10, 0, 0, true, false)}};
 
 struct Scenario {
   const char* name;

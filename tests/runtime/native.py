@@ -15,9 +15,12 @@ from tests.kept import compiler, made
 SRC = Path(runtime_ext.__file__).parent / "src"
 _FFI = Path(tvm_ffi.__file__).parent
 # What the loader is made of.
-LOADER = ("storage/loader.cc", "storage/loader_prepare.cc", "memory/fresh_pages.cc", "threads/cpu_set.cc")
+LOADER = ("storage/loader.cc", "memory/fresh_pages.cc", "threads/cpu_set.cc")
 # What reads programs.
-READER = ("program/plans.cc", "program/reader.cc", "program/check.cc", "program/first_inference.cc", "base/crc32.cc")
+READER = (
+    *("program/plans.cc", "program/reader.cc", "program/check.cc", "program/first_inference.cc", "program/tapes.cc"),
+    "base/crc32.cc",
+)
 
 
 def compile(

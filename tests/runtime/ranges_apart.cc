@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/call_table.h"
+#include "program/tapes.h"
 #include "storage/loader.h"
 
 using namespace flexcomp;
@@ -48,7 +49,7 @@ void Try(const Program& program, const Rung& rung) {
   const Places places(working.base(), kept.base(), rung.working);
 
   CallTable table(program, {std::vector<Kernel>(program.layers.size()), std::vector<Kernel>(program.layers.size())});
-  table.Prepare(program, rung, places);
+  table.Prepare(program, rung, rung.steps, places);
   for (size_t i = 0; i < rung.steps.size(); ++i) {
     const Layer& layer = program.layers[rung.steps[i].layer];
     for (size_t a = 0; a < layer.args.size(); ++a) {
@@ -64,11 +65,13 @@ void Try(const Program& program, const Rung& rung) {
 
   WeightsFile file("weights", std::make_unique<Source>());
   Loader loader(file, {}, false);
-  loader.Reserve(rung.loads.size());
-  loader.Open(rung.loads, places);
+  TapeRoom tapes(program);
+  tapes.Make(rung, program, true);
+  loader.Reserve(tapes.most_operations());
+  loader.Open(tapes.tapes(), places, rung.working);
   loader.Start({});
   for (uint32_t i = 0; i < rung.steps.size(); ++i) {
-    Require(loader.Await(rung.steps[i].need), "the loads were interrupted");
+    Require(loader.Await(loader.tape().need[i]), "the loads were interrupted");
     loader.Computed(i + 1);
   }
   Require(loader.Finish(), "the loads were interrupted");

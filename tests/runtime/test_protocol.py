@@ -10,7 +10,7 @@ import pytest
 from tests.runtime import native
 
 _OPTIONS = ["-O2", "-U_FORTIFY_SOURCE", '-DFLEXCOMP_SYNC="explorer.h"', f"-I{Path(__file__).parent}"]
-_STORE = "    value_.store(value, std::memory_order_seq_cst);\n"
+_CHANGE = "    while (!value_.compare_exchange_weak(seen, change(seen), std::memory_order_seq_cst)) continue;\n"
 _ASLEEP = "sleepers_.load(std::memory_order_seq_cst) != 0"
 
 
@@ -25,7 +25,7 @@ RULES = {
     "an inference is skipped": (
         "storage/loader.cc", "    started_.WaitOther(inference - 1);",
         "    if (BROKEN) inference = started_.WaitOther(inference - 1);\n    else started_.WaitOther(inference - 1);",
-        "all read ahead: a step begins without its weights",
+        "all read ahead: nobody can go on",
     ),
     "an error is taken for an interruption": (
         "storage/loader.cc", "if (interrupted() || failure.error == 0) return",
@@ -33,40 +33,42 @@ RULES = {
         "faults, all ahead: an inference began anew for no reason",
     ),
     "reading ahead does not wait": (
-        "storage/loader.cc", "if (!AwaitComputed(turn, after, j, next) || !BeginLoad",
-        "if ((!BROKEN && !AwaitComputed(turn, after, j, next)) || !BeginLoad",
+        "storage/loader.cc", "  if (operation.after == Operation::kAnytime) return true;",
+        "  if (operation.after == Operation::kAnytime || (BROKEN && operation.ahead())) return true;",
         "all read ahead: ",
     ),
     "a read begins behind an interruption": (
-        "storage/loader.cc", "    if (interrupted_) {\n", "    if (!BROKEN && interrupted_) {\n",
+        "storage/loader.cc", "given_up = interrupted_;\n  const Operation& read",
+        "given_up = !BROKEN && interrupted_;\n  const Operation& read",
         "switches, all ahead and pinned: a read begins into memory that was given back",
     ),
     "what is to be prepared is read over": (
-        "storage/loader.cc", "  while (!there && !ReadsApart(load) && Shares(load))\n",
-        "  while (!BROKEN && !there && !ReadsApart(load) && Shares(load))\n",
+        "storage/loader.cc", "  while (at < read.nbytes && IsInUse(read))\n",
+        "  while (!BROKEN && at < read.nbytes && IsInUse(read))\n",
         "prepared: ",
     ),
     "a preparation begins behind an interruption": (
-        "storage/loader_prepare.cc",
-        ("  if (!interrupted_) {", "given_up = interrupted() ||"),
-        ("  if (BROKEN || !interrupted_) {", "given_up = (!BROKEN && interrupted()) ||"),
+        "storage/loader.cc",
+        ("given_up = interrupted_;\n  int error", "given_up = interrupted() ||"),
+        ("given_up = !BROKEN && interrupted_;\n  int error", "given_up = (!BROKEN && interrupted()) ||"),
         "switches, prepared and pinned: memory was given back in which something is prepared",
     ),
     "what does not stay is read early": (
-        "storage/loader.h", "return load.kept || (load.pinned", "return BROKEN || load.kept || (load.pinned",
-        "all read ahead: ",
+        "storage/loader.cc", "operations[early_].after != Operation::kAnytime)",
+        "(BROKEN ? operations[early_].kind != Operation::Kind::kRead : operations[early_].after != Operation::kAnytime))",
+        "ring: ",
     ),
     "what does not stay is not read": (
-        "storage/loader.cc", "(IsReadOnce(load) && (resident_", "(BROKEN ? resident_ : IsReadOnce(load) && (resident_",
-        "all read ahead: ",
+        "storage/loader.cc", "begun = index < early_ && read.after == Operation::kAnytime;",
+        "begun = index < early_ && (BROKEN || read.after == Operation::kAnytime);",
+        "kept, and others: a step begins without its weights",
     ),
     "what stays is never read": (
-        "storage/loader.cc", "resident_ || j < early_load_)", "BROKEN || resident_ || j < early_load_)",
+        "storage/loader.cc", "begun = index < early_ &&", "begun = (BROKEN || index < early_) &&",
         "all read ahead: a step begins without its weights",
     ),
     "what is read apart is not copied to where it is prepared": (
-        "storage/loader_prepare.cc", "    if (stored != load.target) std::memcpy",
-        "    if (!BROKEN && stored != load.target) std::memcpy",
+        "storage/loader.cc", "    std::memcpy(", "    if (!BROKEN) std::memcpy(",
         "apart: a part is prepared that is not to be",
     ),
     "who waits for nothing helps": (
@@ -82,40 +84,42 @@ RULES = {
         "prepared: ",
     ),
     "a refusal drops reads that somebody waits for": (
-        "storage/loader.cc", "  if (Drain()) Fail(turn, failure);", "  if (BROKEN || Drain()) Fail(turn, failure);",
-        "refused, ahead beside others: nobody can go on",
+        "storage/loader.cc", "  if (Drain()) Fail(record, failure);", "  if (BROKEN || Drain()) Fail(record, failure);",
+        "refused, ahead beside others: an inference began anew for no reason",
     ),
     "what a first inference takes is prepared too early": (
-        "storage/loader.cc", "loads_[j].cold >= 0 ? loads_[j].cold_after : loads_[j].after",
-        "!BROKEN && loads_[j].cold >= 0 ? loads_[j].cold_after : loads_[j].after",
+        "storage/loader.cc", "count = record.at.steps + ", "count = record.at.steps - (BROKEN && operation.ahead()) + ",
         "cold, all pinned: ",
     ),
     "what was prepared out of the arena is prepared again": (
-        "storage/loader_prepare.cc", "if (to_the_end_ && error == 0) warm_",
-        "if (!BROKEN && to_the_end_ && error == 0) warm_",
+        "storage/loader.cc", "there += ended.of().to >= working_", "there += !BROKEN && ended.of().to >= working_",
         "lane, cold, all pinned: ",
     ),
     "preparing out of the arena is given up for who works elsewhere": (
-        "storage/loader_prepare.cc", "(!to_the_end_ && abort_.load(std::memory_order_relaxed))",
-        "((BROKEN || !to_the_end_) && abort_.load(std::memory_order_relaxed))",
+        "storage/loader.cc", "(preparing_->to < working_ && abort_", "((BROKEN || preparing_->to < working_) && abort_",
         "lane, cold, all pinned: what was read is given up for nothing",
     ),
     "nothing is prepared behind a first inference": (
-        "storage/loader.cc", "stage_ = StartsCold() && !turn().filling ? Stage::kCold",
-        "stage_ = !BROKEN && StartsCold() && !turn().filling ? Stage::kCold",
+        "storage/loader.cc", "first = at.tape == &tapes_.first &&", "first = !BROKEN && at.tape == &tapes_.first &&",
         "cold, all pinned: ",
     ),
-    "filling behind a first inference ends before its last load": (
-        "storage/loader.cc", "  if (turn.filling) {\n    if (!Drain()) return;\n",
-        "  if (turn.filling) {\n    if (!BROKEN && !Drain()) return;\n",
-        "filled behind, cold: ",
+    "filling does not wait for what runs ahead": (
+        "storage/loader.cc", "  if (at_.tape != &tapes_.first) GiveUpAhead();",
+        "  if (!BROKEN && at_.tape != &tapes_.first) GiveUpAhead();",
+        "filled behind, ahead: ",
     ),
-    "turns are used again too soon": (
-        "storage/loader.h", "[inference % kTurns]", "[inference % (BROKEN ? 2 : kTurns)]", "all read ahead: ",
+    "what was given up counts": (
+        "storage/loader.cc", "at_ = {tape, loaded_.count(), at_.steps};",
+        "at_ = {tape, BROKEN ? at_.operations : loaded_.count(), at_.steps};",
+        "lane, all ahead: ",
+    ),
+    "two inferences have one record": (
+        "storage/loader.h", "return records_[inference % 2];", "return records_[inference % (BROKEN ? 1 : 2)];",
+        "all read ahead: ",
     ),
     "a sleeper is missed": (
-        "base/counter.h", f"{_STORE}    WakeUp();\n",
-        f"    const bool asleep = {_ASLEEP};\n{_STORE}    if (BROKEN ? asleep : {_ASLEEP}) value_.notify_all();\n",
+        "base/counter.h", f"{_CHANGE}    WakeUp();\n",
+        f"    const bool asleep = {_ASLEEP};\n{_CHANGE}    if (BROKEN ? asleep : {_ASLEEP}) value_.notify_all();\n",
         "all read ahead: nobody can go on",
     ),
 }  # fmt: skip

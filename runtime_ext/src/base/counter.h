@@ -38,23 +38,18 @@ class Counter {
     value_.fetch_add(1, std::memory_order_seq_cst);
     WakeUp();
   }
-  // The same, unless the value is `last`: that stays, whichever thread set it.
-  void SetUnless(uint32_t last, uint32_t value) noexcept {
+  // Several threads may change the value.
+  template <typename Change>
+  void Update(const Change& change) noexcept {
     uint32_t seen = Get();
-    while (seen != last && !value_.compare_exchange_weak(seen, value, std::memory_order_seq_cst)) continue;
+    while (!value_.compare_exchange_weak(seen, change(seen), std::memory_order_seq_cst)) continue;
     WakeUp();
   }
 
-  // Both return the first value seen that fits. Waiting threads spin for a moment, since most waits are short, then
+  // All return the first value seen that fits. Waiting threads spin for a moment, since most waits are short, then
   // sleep.
   uint32_t WaitAtLeast(uint32_t bound) const noexcept {
     return WaitFor([bound](uint32_t value) { return value >= bound; });
-  }
-  // Calls meanwhile() again and again while spinning, and when the value has changed; goes on spinning as long as that
-  // returns true.
-  template <typename Meanwhile>
-  uint32_t WaitAtLeast(uint32_t bound, const Meanwhile& meanwhile) const noexcept {
-    return WaitFor([bound](uint32_t value) { return value >= bound; }, meanwhile);
   }
   uint32_t WaitOther(uint32_t old) const noexcept {
     return WaitFor([old](uint32_t value) { return value != old; });
@@ -63,16 +58,14 @@ class Counter {
     WaitFor([wanted](uint32_t value) { return value == wanted; });
   }
 
- private:
-  void WakeUp() noexcept {
-    if (sleepers_.load(std::memory_order_seq_cst) != 0) value_.notify_all();
-  }
   template <typename Fits>
-  uint32_t WaitFor(Fits fits) const noexcept {
+  uint32_t WaitFor(const Fits& fits) const noexcept {
     return WaitFor(fits, [] { return false; });
   }
+  // Calls meanwhile() again and again while spinning, and when the value has changed; goes on spinning as long as that
+  // returns true.
   template <typename Fits, typename Meanwhile>
-  uint32_t WaitFor(Fits fits, const Meanwhile& meanwhile) const noexcept {
+  uint32_t WaitFor(const Fits& fits, const Meanwhile& meanwhile) const noexcept {
     for (;;) {
       for (int spin = 0, spins = spins_.load(std::memory_order_relaxed); spin < spins; ++spin) {
         if (const uint32_t value = Get(); fits(value)) return value;
@@ -93,6 +86,11 @@ class Counter {
       }
       sleepers_.fetch_sub(1, std::memory_order_relaxed);
     }
+  }
+
+ private:
+  void WakeUp() noexcept {
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) value_.notify_all();
   }
 
   Atomic<int> spins_;

@@ -76,9 +76,9 @@ std::unique_ptr<SessionMemory> CudaProcessor::MakeMemory(uint64_t nbytes) {
   return std::make_unique<DeviceMemory>(device_, nbytes, most);
 }
 
-void CudaProcessor::Use(const Rung& rung) noexcept {
+void CudaProcessor::Use(const Tapes& tapes) noexcept {
   graph_.Clear();  // the graph has the addresses of another arena
-  order_.Use(rung);
+  order_.Use(tapes);
 }
 
 int CudaProcessor::Tell(const Refusal& refusal) noexcept {

@@ -30,7 +30,7 @@ class CudaProcessor final : public Processor {
   void Leave() noexcept override {}
   std::unique_ptr<SessionMemory> MakeMemory(uint64_t nbytes) override;
   Delivery* delivery() noexcept override { return delivery_.get(); }
-  void Use(const Rung& rung) noexcept override;
+  void Use(const Tapes& tapes) noexcept override;
   void AwaitLoads(uint32_t step, uint32_t need) override;
   int Step(uint32_t step, uint32_t need, Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept override;
   int Prepare(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept override;

@@ -34,10 +34,11 @@ void StreamOrder::Destroy() noexcept {
       device_.Insist("cuEventDestroy", [&](const Driver& driver) { return driver.EventDestroy(event); });
 }
 
-void StreamOrder::Use(const Rung& rung) noexcept {
+void StreamOrder::Use(const Tapes& tapes) noexcept {
   std::fill(waited_for_.begin(), waited_for_.end(), false);
-  for (const Load& load : rung.loads)
-    if (load.after > 0) waited_for_[load.after - 1] = true;
+  for (const Tape* tape : {&tapes.first, &tapes.steady})
+    for (const Operation& operation : tape->operations)
+      if (const uint32_t steps = operation.StepsBefore(static_cast<uint32_t>(tape->steps.size())); steps > 0) waited_for_[steps - 1] = true;
   looked_at_ = 0;
 }
 

@@ -20,8 +20,8 @@ class StreamOrder {
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;
 
-  // From now on steps and loads are those of this rung; none is under way.
-  void Use(const Rung& rung) noexcept;
+  // From now on steps and loads are those of these tapes; none is under way.
+  void Use(const Tapes& tapes) noexcept;
 
   // By the thread that gives steps to the compute stream: later work is after the first `need` loads; step `step` was
   // given.

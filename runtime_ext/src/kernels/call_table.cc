@@ -9,9 +9,6 @@ namespace {
 // Stands for the shape of a scalar, which has none.
 const int64_t kNoShape = 0;
 
-// Prepared by one call: some ten microseconds, so that threads that share the work end at about the same time.
-constexpr uint64_t kPartNbytes = 64 << 10;
-
 std::byte* PageBehind(std::byte* place) {
   return place + (kPage - reinterpret_cast<uintptr_t>(place) % kPage) % kPage;
 }
@@ -54,17 +51,15 @@ CallTable::CallTable(const Program& program, Kernels kernels) : kernels_(std::mo
   checks_.reserve(most.steps * MostArgs(program, [](const Arg& arg) { return !arg.bounds.empty(); }));
   fetches_.reserve(most.steps * MostArgs(program, [](const Arg& arg) { return arg.kind == ArgKind::kRows; }));
   calls_.reserve(most.steps);
-  const auto prepares = [](const Layer& layer) { return layer.weights && layer.weights->preparation; };
-  if (std::ranges::any_of(program.layers, prepares)) preparations_.reserve(most.loads);
 }
 
-void CallTable::Prepare(const Program& program, const Rung& rung, Places arena) noexcept {
+void CallTable::Prepare(const Program& program, const Rung& rung, std::span<const Step> steps, Places arena) noexcept {
   tensors_.clear();
   args_.clear();
   checks_.clear();
   fetches_.clear();
   calls_.clear();
-  for (const Step& step : rung.steps) {
+  for (const Step& step : steps) {
     const Layer& layer = program.layers[step.layer];
     const TVMFFIAny* first_arg = args_.data() + args_.size();
     const BoundsCheck* first_check = checks_.data() + checks_.size();
@@ -103,24 +98,8 @@ void CallTable::Prepare(const Program& program, const Rung& rung, Places arena) 
       args_.push_back(TensorArg(&tensors_.back()));
     }
     const auto check_count = static_cast<uint32_t>(checks_.data() + checks_.size() - first_check);
-    calls_.push_back({kernels_.compute[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer,
+    calls_.push_back({kernels_.compute[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.layer,
                       check_count, layer.exchanges(), first_check, fetch});
-  }
-}
-
-void CallTable::PreparePreparations(const Program& program, const Rung& rung, Places arena) noexcept {
-  preparations_.clear();
-  if (std::ranges::none_of(rung.loads, [](const Load& load) { return load.prepared.has_value(); })) return;
-  for (const Load& load : rung.loads) {
-    PreparationCall& call = preparations_.emplace_back();
-    if (!load.prepared) continue;
-    const Prepared& made = *load.prepared;
-    const Layer& layer = program.layers[made.layer];
-    const uint64_t block_nbytes = layer.weights->block_nbytes, from = StoredRange(layer, made.first, made.count).begin;
-    const uint64_t part = std::max<uint64_t>(kPartNbytes / std::max<uint64_t>(block_nbytes, 1), 1);
-    call = {kernels_.prepare[made.layer], made.layer, made.first, made.count,
-            static_cast<uint32_t>(std::min<uint64_t>(part, made.count)), block_nbytes, &PanelOf(layer)->type,
-            from, arena.At(load.target) + (from - load.source), arena.At(made.at)};
   }
 }
 

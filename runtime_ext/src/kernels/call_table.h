@@ -31,24 +31,11 @@ struct Call {
   Kernel kernel;
   const TVMFFIAny* args;
   int32_t count;
-  uint32_t need;  // loads that must be complete
   uint32_t layer;
   uint32_t checks;            // of the data that the step reads, before the step runs
   bool exchanges;             // into a state: the same call again undoes the exchange
   const BoundsCheck* check;
   const RowsFetch* fetch;  // before the step runs, after the checks; nullptr: nothing
-};
-
-// The call when a load has been read; no kernel for loads that prepare nothing.
-struct PreparationCall {
-  Kernel kernel = nullptr;
-  uint32_t layer = 0;
-  uint32_t first = 0, count = 0, part = 1;  // blocks, and how many of them a call prepares
-  uint64_t block_nbytes = 0;                // prepared
-  const TensorType* type = nullptr;         // of all prepared blocks of the layer
-  uint64_t stored_from = 0;                 // in the data section
-  std::byte* stored = nullptr;              // from there on
-  std::byte* prepared = nullptr;
 };
 
 // The kernels of a program: of each layer, and of each whose weights are prepared.
@@ -68,14 +55,12 @@ class CallTable {
   // Finds room for any rung of the program. `kernels` are of all layers.
   CallTable(const Program& program, Kernels kernels);
 
-  // From now on the calls are those of `rung`, in this arena. `program`, `rung` and its memory must outlive the table.
-  void Prepare(const Program& program, const Rung& rung, Places arena) noexcept;
-  // The same for the preparations of the loads; not while anything is prepared.
-  void PreparePreparations(const Program& program, const Rung& rung, Places arena) noexcept;
+  // From now on the calls are those of these steps of `rung`, in this arena. All arguments and the arena's memory must outlive the
+  // table.
+  void Prepare(const Program& program, const Rung& rung, std::span<const Step> steps, Places arena) noexcept;
 
   std::span<const Call> calls() const noexcept { return calls_; }
-  // One for each load, if any of them prepares something.
-  std::span<const PreparationCall> preparations() const noexcept { return preparations_; }
+  const Kernels& kernels() const noexcept { return kernels_; }
 
  private:
   Kernels kernels_;
@@ -84,7 +69,6 @@ class CallTable {
   std::vector<BoundsCheck> checks_;
   std::vector<RowsFetch> fetches_;
   std::vector<Call> calls_;  // point into args_, checks_ and fetches_
-  std::vector<PreparationCall> preparations_;  // do not move
 };
 
 }  // namespace flexcomp

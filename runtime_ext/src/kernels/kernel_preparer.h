@@ -18,20 +18,24 @@ std::string TakeReason(TVMFFIObjectHandle raised);
 class KernelPreparer final : public Preparer {
  public:
   // All arguments must outlive the preparer.
-  KernelPreparer(const Program& program, const CallTable& calls, Processor& processor)
-      : program_(program), calls_(calls), processor_(processor) {}
+  KernelPreparer(const Program& program, const Kernels& kernels, Processor& processor)
+      : program_(program), kernels_(kernels), processor_(processor) {}
   ~KernelPreparer() override;
   KernelPreparer(const KernelPreparer&) = delete;
   KernelPreparer& operator=(const KernelPreparer&) = delete;
 
-  Work WorkOf(uint32_t load) const noexcept override;
-  int Prepare(uint32_t load, uint32_t part) noexcept override;
-  std::string Fault(uint32_t load) override;
+  // From now on addresses are of this arena; not while anything is prepared.
+  void Use(Places arena) noexcept { arena_ = arena; }
+
+  uint32_t PartsOf(const Operation& operation) const noexcept override;
+  int Prepare(const Operation& operation, uint32_t part) noexcept override;
+  std::string Fault(const Operation& operation) override;
 
  private:
   const Program& program_;
-  const CallTable& calls_;
+  const Kernels& kernels_;
   Processor& processor_;
+  Places arena_;
   std::atomic<TVMFFIObjectHandle> raised_{nullptr};  // of the last kernel that failed: raised on one thread, told on another
 };
 

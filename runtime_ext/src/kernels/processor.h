@@ -41,13 +41,13 @@ class Processor {
   virtual std::unique_ptr<SessionMemory> MakeMemory(uint64_t nbytes) = 0;
   // The delivery of weights; nullptr: weights are read to their places.
   virtual Delivery* delivery() noexcept { return nullptr; }
-  // From now on calls are those of this rung: none has run, and nothing is loaded. Its memory was found at opening.
-  virtual void Use(const Rung&) noexcept {}
+  // From now on inferences do these tapes: no step has run, and nothing is loaded. Memory was found at opening.
+  virtual void Use(const Tapes&) noexcept {}
 
-  // Waits until the first `need` loads, those of step number `step`, are really there, where steps wait by themselves. Throws
+  // Waits until the first `need` operations, those of step number `step`, are really there, where steps wait by themselves. Throws
   // ExecutionError.
   virtual void AwaitLoads(uint32_t, uint32_t) {}
-  // Runs the kernel of step number `step`, whose first `need` loads are complete, or, on any thread, one that prepares; devices
+  // Runs the kernel of step number `step`, whose first `need` operations are complete, or, on any thread, one that prepares; devices
   // begin to. Non-zero: failed, the error is raised in tvm_ffi's manner.
   virtual int Step(uint32_t step, uint32_t need, Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
   virtual int Prepare(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;

@@ -18,15 +18,6 @@ Step FirstStep(const Cold& cold, const Rung& rung, const Program& program) {
   return {cold.layer, 0, layer.weights->blocks, step.need, static_cast<int64_t>(at), layer.scratch_nbytes > 0 ? step.scratch_at : -1};
 }
 
-void FindCold(Rung& rung, const Program& program) {
-  for (const Cold& cold : rung.cold)
-    for (Load& load : rung.loads) {
-      if (!load.prepared || load.prepared->layer != rung.steps[cold.step].layer) continue;
-      load.cold = static_cast<int64_t>(cold.at + (load.source - PagesOf(program.layers[cold.layer]).begin));
-      load.cold_after = cold.step + 1;
-    }
-}
-
 Rung RoomForFirst(const Program& program) {
   Rung room;
   for (const RungHead& rung : program.rungs) {

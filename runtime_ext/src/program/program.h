@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/pages.h"
+#include "program/tape.h"
 
 namespace flexcomp {
 
@@ -130,11 +131,6 @@ struct Layer {
   }
 };
 
-struct Step {
-  uint32_t layer, first, count, need;
-  int64_t weights_at, scratch_at;  // -1: none
-};
-
 struct Prepared {
   uint32_t layer, first, count;
   uint64_t at;
@@ -147,13 +143,6 @@ struct Load {
   bool ahead;  // `after` counts the steps of the inference before
   std::optional<Prepared> prepared{};
   bool kept = false;  // read once and kept, and prepared in every inference
-  // Another place to read to, used by nothing else: the prepared form is mostly larger, and this is the end of it, in
-  // whole pages. So such reads need not wait for each other. -1: nowhere.
-  int64_t apart = -1;
-  // Where the first inference leaves the bytes that this load would read, for the second one to prepare, and after how
-  // many steps the first has no other use for them. -1: nowhere.
-  int64_t cold = -1;
-  uint32_t cold_after = 0;
 };
 
 // A step that the first inference computes by a layer that takes weights as stored, read to `at` in one piece.
@@ -259,8 +248,6 @@ FileRange PagesOf(const Layer& layer);
 
 // The step that `cold` stands for.
 Step FirstStep(const Cold& cold, const Rung& rung, const Program& program);
-// Sets `cold` of the loads.
-void FindCold(Rung& rung, const Program& program);
 // The work of the first inference of a rung, as a rung of its own: `first`, which has room for that. The loads are
 // those of `rung`, unnecessary ones with no bytes, and the counters advance alike.
 void PlanFirst(const Rung& rung, const Program& program, Rung& first) noexcept;

@@ -293,15 +293,6 @@ Cold ReadCold(Cursor& in) {
   return cold;
 }
 
-int64_t Apart(const Load& load, const Program& program) {
-  if (!load.pinned || !load.prepared) return -1;
-  const Prepared& made = *load.prepared;
-  const uint64_t nbytes = made.count * program.layers[made.layer].weights->block_nbytes;
-  if (nbytes < load.nbytes) return -1;
-  const uint64_t place = (made.at + nbytes - load.nbytes) / kPage * kPage;
-  return place < made.at ? -1 : static_cast<int64_t>(place);
-}
-
 Program ReadBody(Cursor& in, std::string_view plans) {
   Program program;
   program.model = in.Text();
@@ -391,8 +382,6 @@ void ReadPlan(const RungHead& head, const Program& program, Rung& rung) {
   if (in.left() != 0)
     RaiseError("ArtifactError", "the program is malformed: the plan for ", head.budget, " bytes has ", in.left(), " bytes too many");
   ValidatePlan(rung, program);
-  for (Load& load : rung.loads) load.apart = Apart(load, program);
-  FindCold(rung, program);
 }
 
 std::string DtypeName(DLDataType dtype) {

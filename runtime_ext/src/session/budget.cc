@@ -29,25 +29,22 @@ uint64_t Session::OwnNbytes(size_t rung) const noexcept {
 void Session::Use(size_t rung) noexcept {
   rung_ = wanted_ = states_rung_ = rung;
   abandoned_ = false;
-  const Rung& plan = program_->plan(rung);
-  processor_->Use(plan);
-  if (!plan.cold.empty()) PlanFirst(plan, *program_, first_);
-  calls_.PreparePreparations(*program_, plan, PlacesOf(rung));
-  OpenLoads();
-  UseCalls(loader_->StartsCold());
+  tapes_.Make(program_->plan(rung), *program_, file_->queued());
+  processor_->Use(tapes_.tapes());
+  preparer_.Use(PlacesOf(rung));
+  OpenTapes();
+  UseCalls();
   const auto looked_at = [](const Call& call) { return call.checks != 0 || call.fetch != nullptr; };
   replays_ = processor_->Replays() && !calls_.calls().empty() && std::ranges::none_of(calls_.calls(), looked_at);
 }
 
-void Session::UseCalls(bool first) noexcept {
-  calls_.Prepare(*program_, first ? first_ : program_->plan(rung_), PlacesOf(rung_));
-  first_calls_ = first;
+void Session::UseCalls() noexcept {
+  steps_ = loader_->tape().steps;
+  calls_.Prepare(*program_, program_->plan(rung_), steps_, PlacesOf(rung_));
 }
 
-void Session::OpenLoads() noexcept {
-  const Rung& rung = program_->plan(rung_);
-  const std::span<const Load> first = rung.cold.empty() ? std::span<const Load>() : first_.loads;
-  loader_->Open(rung.loads, PlacesOf(rung_), memory_->fresh(OwnNbytes(rung_)), &preparer_, first);
+void Session::OpenTapes() noexcept {
+  loader_->Open(tapes_.tapes(), PlacesOf(rung_), program_->rungs[rung_].working, memory_->fresh(OwnNbytes(rung_)), &preparer_);
 }
 
 bool Session::MakeRoom(size_t rung) {

@@ -67,9 +67,9 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
       rung_(wanted_),
       memory_(processor_->MakeMemory(OwnNbytes(rung_))),
       checker_(*program_),
-      first_(RoomForFirst(*program_)),
+      tapes_(*program_),
       calls_(*program_, FindKernels(*program_, *processor_)),
-      preparer_(*program_, calls_, *processor_) {
+      preparer_(*program_, calls_.kernels(), *processor_) {
   if (options.storage.verify) CheckPlans(*program_);
   checker_.Check(rung_);
   RequireInLane(rung_);
@@ -81,7 +81,7 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
   loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core, apart);
   loader_->LetHelp(options.help && processor_->delivery() == nullptr);
   loader_->Deliver(processor_->delivery());
-  loader_->Reserve(MostOf(*program_).loads);
+  loader_->Reserve(tapes_.most_operations());
   Use(rung_);
 }
 
@@ -250,12 +250,10 @@ double Session::Warm() {
 
 bool Session::TryWarm() {
   if (loader_->Filled()) return true;
-  const Rung& rung = program_->plan(rung_);
   loader_->StartFilling();
-  loader_->Computed(static_cast<uint32_t>(rung.steps.size()));
   bool done = false;
   try {
-    done = EndLoads(loader_->Await(static_cast<uint32_t>(rung.loads.size())));
+    done = EndLoads(loader_->Await(static_cast<uint32_t>(loader_->tape().operations.size())));
     if (processor_->delivery() != nullptr) processor_->delivery()->Settle();  // device work counts, too
   } catch (...) {
     loader_->Abort();
@@ -277,7 +275,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   file_->Verify(false);
   const auto restore = [&] {
     file_->Verify(true);
-    OpenLoads();
+    OpenTapes();
   };
   try {
     rate = MeasureReadRate(*loader_, room, program_->weights.data_nbytes, request_nbytes, nbytes);
@@ -322,11 +320,14 @@ void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, 
 
 template <typename TakeInputs, typename GiveOutputs>
 bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_outputs, double& stall_s) {
-  const Rung& rung = program_->plan(rung_);
-  if (trace_) trace_->Clear(rung_, rung.steps.size(), rung.loads.size());
+  const Tape tape = loader_->tape();
+  if (trace_) {
+    trace_->Clear(rung_, tape.steps.size(), program_->rungs[rung_].loads);
+    operation_spans_.assign(tape.operations.size(), {});
+  }
   fetched_ = {};
-  if (loader_->StartsCold() != first_calls_) UseCalls(loader_->StartsCold());
-  loader_->Start(trace_ ? std::span(trace_->loads) : std::span<LoadSpans>());
+  if (tape.steps.data() != steps_.data()) UseCalls();
+  loader_->Start(operation_spans_);
   bool done = false;
   try {
     take_inputs();
@@ -338,9 +339,20 @@ bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_ou
     TakeBack();
     // Which weights arrived is not worth knowing: the next inference reads them again.
     loader_->Abort();
+    if (trace_) NoteLoads(tape.operations);
     throw;
   }
+  if (trace_) NoteLoads(tape.operations);
   return done;
+}
+
+void Session::NoteLoads(std::span<const Operation> operations) noexcept {
+  for (size_t i = 0; i < operations.size(); ++i) {
+    LoadSpans& spans = trace_->loads[operations[i].load];
+    Span& span = operations[i].kind == Operation::Kind::kRead ? spans.read : spans.prepare;
+    const Span& found = operation_spans_[i];
+    if (found.end != 0) span = {span.end != 0 ? span.begin : found.begin, found.end};
+  }
 }
 
 bool Session::EndLoads(bool done) {
@@ -359,15 +371,17 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
   const ProcessorScope scope(*processor_);
   // Until weights that stay are loaded, loading takes longest, and the loader would wait for a core while kernels had all.
   const bool spares = crowded_ && !loader_->Filled();
-  const uint32_t all = program_->rungs[rung_].loads;
+  const std::span<const uint32_t> needs = loader_->tape().need;
+  const auto all = static_cast<uint32_t>(loader_->tape().operations.size());
   processor_->Spare(spares);
   if (replays_ && !kTraced && loader_->Resident()) return Replay(calls);
   for (uint32_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];
     if (interrupt_.load(std::memory_order_relaxed)) return false;
-    if (!loader_->Ready(call.need)) {
+    const uint32_t need = needs[i];
+    if (!loader_->Ready(need)) {
       const auto stalled = Clock::now();
-      const bool loaded = loader_->Await(call.need);
+      const bool loaded = loader_->Await(need);
       stall_s += SecondsSince(stalled);
       if (!loaded) return false;
     }
@@ -380,10 +394,10 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
       if (!fetched) return false;
     }
     if constexpr (kTraced) {
-      processor_->AwaitLoads(i, call.need);
+      processor_->AwaitLoads(i, need);
       trace_->steps[i].begin = MonotonicNs();
     }
-    if (processor_->Step(i, call.need, call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
+    if (processor_->Step(i, need, call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
     if constexpr (kTraced) {
       processor_->Finish();  // which a device need not have done yet
       trace_->steps[i].end = MonotonicNs();

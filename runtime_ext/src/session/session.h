@@ -23,6 +23,7 @@
 #include "base/process_mark.h"
 #include "program/plan_checker.h"
 #include "program/program.h"
+#include "program/tapes.h"
 #include "memory/session_memory.h"
 #include "storage/loader.h"
 #include "storage/trace.h"
@@ -199,9 +200,10 @@ class Session {
   Carried CarriedAlong(size_t rung) const noexcept;  // the same, or nothing if nobody has written any: fresh memory is zeros, too
   // Uses a rung for which the arena has room; the loader is idle.
   void Use(size_t rung) noexcept;
-  // From now on the calls are those of a first inference, or of later ones.
-  void UseCalls(bool first) noexcept;
-  void OpenLoads() noexcept;
+  // From now on the calls are those of the next inference.
+  void UseCalls() noexcept;
+  void OpenTapes() noexcept;
+  void NoteLoads(std::span<const Operation> operations) noexcept;  // into the trace
   // After the last step, or an interruption. False: interrupted, and loading is given up. Throws as Loader::Finish does.
   bool EndLoads(bool done);
   // While state_mutex_ is held: makes sure that a switch to this rung cannot fail. False: this is known only when the inference
@@ -242,11 +244,12 @@ class Session {
   bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
   std::unique_ptr<SessionMemory> memory_;
   PlanChecker checker_;  // of used plans: no other plan is decoded
-  Rung first_;           // the first inference on the rung in use, where that differs
-  bool first_calls_ = false;
+  TapeRoom tapes_;       // of the rung in use
+  std::span<const Step> steps_;  // of the calls
   CallTable calls_;
   KernelPreparer preparer_;  // for the loader's thread
   std::optional<Trace> trace_;
+  std::vector<Span> operation_spans_;  // of the tape that is traced
   std::unique_ptr<Loader> loader_;  // last: its thread uses the file and the arena
 };
 

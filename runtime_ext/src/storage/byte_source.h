@@ -45,26 +45,26 @@ class ByteSource {
   virtual bool queued() const noexcept = 0;
 };
 
-// Records of the reads in flight, oldest first.
-template <typename T>
+// A queue of a few entries, oldest first.
+template <typename T, uint32_t kCapacity = ByteSource::kMostInFlight>
 class InFlight {
  public:
-  void Push(const T& entry) noexcept { entries_[(first_ + count_++) % ByteSource::kMostInFlight] = entry; }
+  void Push(const T& entry) noexcept { entries_[(first_ + count_++) % kCapacity] = entry; }
   T& Oldest() noexcept { return entries_[first_]; }
-  T& Newest() noexcept { return entries_[(first_ + count_ - 1) % ByteSource::kMostInFlight]; }
-  const T& operator[](uint32_t index) const noexcept { return entries_[(first_ + index) % ByteSource::kMostInFlight]; }
+  T& Newest() noexcept { return entries_[(first_ + count_ - 1) % kCapacity]; }
+  const T& operator[](uint32_t index) const noexcept { return entries_[(first_ + index) % kCapacity]; }
   void Pop() noexcept {
-    first_ = (first_ + 1) % ByteSource::kMostInFlight;
+    first_ = (first_ + 1) % kCapacity;
     --count_;
   }
   // Where the oldest lies, and where the one pushed next will; entries do not move.
   uint32_t oldest_slot() const noexcept { return first_; }
-  uint32_t next_slot() const noexcept { return (first_ + count_) % ByteSource::kMostInFlight; }
+  uint32_t next_slot() const noexcept { return (first_ + count_) % kCapacity; }
   uint32_t size() const noexcept { return count_; }
-  bool full() const noexcept { return count_ == ByteSource::kMostInFlight; }
+  bool full() const noexcept { return count_ == kCapacity; }
 
  private:
-  T entries_[ByteSource::kMostInFlight]{};
+  T entries_[kCapacity]{};
   uint32_t first_ = 0, count_ = 0;
 };
 

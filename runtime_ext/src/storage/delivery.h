@@ -21,8 +21,8 @@ class Delivery {
   virtual bool End(uint32_t steps) noexcept = 0;
   // The same, but the read failed, or is no longer needed.
   virtual void Drop() noexcept = 0;
-  // Load `load` is complete after all work issued so far.
-  virtual bool Complete(uint32_t load) noexcept = 0;
+  // Operation `operation` of its tape is complete after all work issued so far.
+  virtual bool Complete(uint32_t operation) noexcept = 0;
 
   // Waits for all issued work, steps too. Any thread may call it.
   virtual void Settle() noexcept = 0;

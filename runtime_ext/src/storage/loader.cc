@@ -27,26 +27,19 @@ constexpr int kPausesPerPoll = 16;
 // For a while everyone sleeps soon then. With twenty busy processes on two cores MobileNetV2 took 14 ms in 4 MB instead of 55.
 constexpr int64_t kStoppedNs = 200'000, kSleepyNs = 50'000'000;
 
-// The loads before this one are read ahead, or pinned.
-uint32_t AheadEnd(std::span<const Load> loads) noexcept {
-  const auto streamed = std::ranges::find_if(loads, [](const Load& load) { return !load.ahead && !load.pinned; });
-  auto end = static_cast<uint32_t>(streamed - loads.begin());
-  while (end > 0 && !loads[end - 1].ahead && loads[end - 1].cold < 0) --end;
-  return end;
+uint32_t AheadEnd(const Tape& tape) noexcept {
+  return static_cast<uint32_t>(std::ranges::find_if_not(tape.operations, &Operation::ahead) - tape.operations.begin());
 }
 
+uint32_t Size(std::span<const Operation> operations) noexcept { return static_cast<uint32_t>(operations.size()); }
+
 }  // namespace
+
+// ------------------------------------------------------------------------------------------ the thread that computes
 
 Loader::Loader(WeightsFile& file, const CpuSet& cpus, bool own_core, bool apart)
     : file_(file), own_core_(own_core), apart_(apart), thread_([this, cpus] { Main(cpus); }) {
   if (own_core) Spin(kManySpins);
-}
-
-void Loader::Spin(int spins) noexcept {
-  for (Turn& turn : turns_) {
-    turn.loaded.SpinFor(spins);
-    turn.computed.SpinFor(spins);
-  }
 }
 
 Loader::~Loader() {
@@ -56,80 +49,93 @@ Loader::~Loader() {
   thread_.join();
 }
 
-void Loader::Reserve(size_t loads) {
-  for (Turn& turn : turns_) turn.ahead.reserve(loads);
+void Loader::Spin(int spins) noexcept {
+  loaded_.SpinFor(spins);
+  computed_.SpinFor(spins);
 }
 
-void Loader::Open(std::span<const Load> loads, Places arena, FreshPages fresh, Preparer* preparer,
-                  std::span<const Load> first) noexcept {
-  loads_ = loads;
-  first_ = first;
+void Loader::Reserve(size_t ahead) {
+  for (Record& record : records_) record.ahead.reserve(ahead);
+}
+
+void Loader::Open(const Tapes& tapes, Places arena, uint64_t working, FreshPages fresh, Preparer* preparer) noexcept {
+  tapes_ = tapes;
   arena_ = arena;
+  working_ = working;
   fresh_ = fresh;
   preparer_ = preparer;
-  ahead_end_ = AheadEnd(loads);
-  all_pinned_ = std::ranges::all_of(loads, &Load::pinned);
-  for (Turn& turn : turns_) turn.ahead.assign(ahead_end_, {});
   Reset();
 }
 
-void Loader::Reset() noexcept {
-  resident_ = false;
-  lost_ = false;
-  warm_ = 0;
-  early_load_ = 0;
-  early_at_ = 0;
-  stage_ = Stage::kEmpty;
-  read_ahead_ = 0;
-  for (Turn& turn : turns_) {
-    turn.loaded.Set(0);
-    turn.computed.Set(0);
-    turn.failure = {};
-    turn.loads = loads_;
-    if (&turn != &this->turn()) turn.counts = {};
-  }
+void Loader::Record::Clear(const Place& now, uint32_t steps, uint32_t lasting) noexcept {
+  at = now;
+  steps_before = steps;
+  done = passed = 0;
+  there = lasting;
+  counts = {};
+  failure = {};
+  ahead.assign(AheadEnd(*now.tape), {});
 }
 
-void Loader::Begin(std::span<LoadSpans> spans, bool filling) {
+void Loader::Reset() noexcept {
+  filled_ = lost_ = false;
+  loaded_.GoOn();
+  at_ = {&tapes_.first, loaded_.count(), computed_.count() + 1};
+  RecordOf(started_count_ + 1).Clear(at_, 0);
+}
+
+void Loader::BeginAnew(const Tape* tape) noexcept {
+  Record& next = RecordOf(started_count_ + 1);
+  at_ = {tape, loaded_.count(), at_.steps};
+  next.Clear(at_, next.steps_before, next.there);
+}
+
+Loader::Place Loader::After(const Place& at) const noexcept {
+  const bool first = at.tape == &tapes_.first && !tapes_.second.steps.empty();
+  return {first ? &tapes_.second : &tapes_.steady, at.operations + Size(at.tape->operations),
+          at.steps + static_cast<uint32_t>(at.tape->steps.size()) + 1};
+}
+
+void Loader::Start(std::span<Span> spans) noexcept {
   spans_ = spans;
   interrupted_ = false;
-  if (Resident() && turn().loaded.Get() != kFailed) {  // the thread need not wake up
-    turn().counts = {};
+  if (Resident()) {  // the thread need not wake up
+    loaded_.GoOn();
+    Own().counts = {};
     return;
   }
-  turn_ = &TurnOf(++started_count_);
-  turn().last = !reading_ahead_;
-  // The loader was idle in these cases: nothing was read ahead.
-  if (filling) turn().filling = true;
-  else if (StartsCold()) turn().loads = first_;
-  // The turn after this one, which was used for an old inference before.
-  TurnOf(started_count_ + 1).Clear(loads_);
+  computed_.Advance(at_.steps);
   if (apart_) begun_on_.store(::sched_getcpu(), std::memory_order_relaxed);
+  last_[++started_count_ % 2] = !reading_ahead_;
   started_.Set(started_count_);
 }
 
+void Loader::StartFilling() noexcept {
+  if (at_.tape != &tapes_.first) GiveUpAhead();
+  BeginAnew(at_.tape == &tapes_.first ? &tapes_.fill : &tapes_.settle);
+  Start({});
+}
+
 bool Loader::AwaitSlow(uint32_t need) {
-  Turn& now = turn();
-  const auto help = [&] { return helping_ && (file_.Help() || HelpPrepare(now, need) || fresh_.PopulateSome()); };
-  return now.loaded.WaitAtLeast(Count(need), help) != kFailed || CheckFailure();
+  const auto help = [&] { return helping_ && (file_.Help() || HelpPrepare(need) || fresh_.PopulateSome()); };
+  return loaded_.Await(at_.operations + need, help) || CheckFailure();
 }
 
 bool Loader::Finish() {
-  const bool complete = turn().loaded.WaitAtLeast(Count(static_cast<uint32_t>(loads_.size()))) != kFailed || CheckFailure();
+  const bool complete = (loaded_.Await(at_.operations + Size(at_.tape->operations)) && !interrupted()) || CheckFailure();
   // One check after all reads is enough: nobody has used the outputs yet. An interrupted inference may have outputs, too.
-  if (!complete || turn().counts.bytes > 0) RequireUnchanged();
+  if (!complete || Own().counts.bytes > 0) RequireUnchanged();
   if (!complete) return false;
-  if (!spans_.empty())
-    for (uint32_t j = 0; j < ahead_end_; ++j)
-      if (IsNotedAhead(j)) spans_[j] = turn().ahead[j];
-  stage_ = StartsCold() && !turn().filling ? Stage::kCold : Stage::kFilled;
+  if (!spans_.empty()) std::ranges::copy(Own().ahead, spans_.begin());
+  at_ = After(at_);
   return true;
 }
 
 void Loader::AwaitIdleAborted() noexcept {
   abort_ = true;
-  turn().computed.Set(kAborted);
-  AwaitIdle();
+  computed_.Stop();
+  finished_.WaitEqual(started_count_);
+  computed_.GoOn();
   abort_ = false;
   if (delivery_ != nullptr) delivery_->Settle();
 }
@@ -142,22 +148,23 @@ void Loader::Abort() noexcept {
 void Loader::GiveUpAhead() noexcept {
   AwaitIdleAborted();
   if (lost_) return Reset();
-  read_ahead_ = 0;
-  TurnOf(started_count_ + 1).Clear(loads_);
+  loaded_.GoOn();
+  BeginAnew(at_.tape);
 }
 
 bool Loader::CheckFailure() const {
-  const Failure& failure = turn().failure;
+  const Failure& failure = Own().failure;
   if (interrupted() || failure.error == 0) return false;
   if (failure.error == kUndelivered) delivery_->Throw();
   RequireUnchanged();  // the better reason
+  const Operation& operation = Own()[failure.operation];
   if (failure.error == ByteSource::kChanged)
     RaiseError("StorageError", "the weights file ", file_.path(), " no longer holds what was verified when it was opened, at byte ",
-               failure.offset, " of the data section or behind it (load ", failure.load, "): open the model again");
+               failure.offset, " of the data section or after it (load ", operation.load, "): open the model again");
   if (failure.error == kUnprepared)
-    RaiseError("ExecutionError", "preparing weights failed (load ", failure.load, "): ", preparer_->Fault(failure.load));
+    RaiseError("ExecutionError", "preparing weights failed (load ", operation.load, "): ", preparer_->Fault(operation));
   RaiseError("StorageError", "reading the weights file ", file_.path(), " failed at byte ", failure.offset,
-             " of the data section (load ", failure.load, "): ", ErrnoText(failure.error));
+             " of the data section (load ", operation.load, "): ", ErrnoText(failure.error));
 }
 
 void Loader::RequireUnchanged() const {
@@ -167,146 +174,151 @@ void Loader::RequireUnchanged() const {
   if (error != 0) RaiseError("StorageError", "cannot look at the weights file ", file_.path(), ": ", ErrnoText(error));
 }
 
+bool Loader::HelpPrepare(uint32_t need) noexcept {
+  // The work on offer is one of the first `need` operations if fewer are complete: operations complete in order.
+  int64_t begin = 0;
+  const bool helped = preparation_.Help(
+      [&](uint32_t part) {
+        begin = MonotonicNs();
+        return PreparePart(part);
+      },
+      [&] { return !Ready(need); });
+  if (helped) Own().counts.help_ns += MonotonicNs() - begin;
+  return helped;
+}
+
+// ------------------------------------------------------------------------------------------ the loader's thread
+
 void Loader::Main(const CpuSet& cpus) noexcept {
   if (!cpus.empty()) cpus.ApplyToThisThread();
-  // One by one: where all is read ahead, an inference may begin and end, and the next one begin, before this thread
-  // wakes up. Loads that were left out would count as read ahead for the next one.
+  // One by one: where all is done ahead, an inference may begin and end, and the next one begin, before this thread
+  // wakes up.
   for (uint32_t inference = 1;; ++inference) {
     started_.WaitOther(inference - 1);
     if (stop_) return;
     if (apart_) StepAside(begun_on_.load(std::memory_order_relaxed));
-    RunLoads(TurnOf(inference), TurnOf(inference + 1));
+    Record &own = RecordOf(inference), &next = RecordOf(inference + 1);
+    next.Clear(After(own.at), static_cast<uint32_t>(own.at.tape->steps.size()));
+    // Operations ahead may have failed.
+    if (!loaded_.stopped() && RunTape(own, own.done, Size(own.at.tape->operations))) {
+      filled_ = true;
+      const uint32_t end = last_[inference % 2] ? 0 : AheadEnd(*next.at.tape);
+      if (RunTape(next, 0, end) && Drain()) next.done = end;
+    }
     finished_.Set(inference);
   }
 }
 
-void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
-  const uint32_t first = std::exchange(read_ahead_, 0);
-  if (turn.loaded.Get() == kFailed) return;  // reading ahead failed
-  Loaded(turn, first);
-  for (uint32_t j = first; j < loads_.size(); ++j) {
-    const Load& load = turn.loads[j];
-    if (Resident(j) || (turn.filling && !Stays(load))) continue;
-    const uint32_t behind = turn.filling || load.ahead ? 0 : load.after;
-    if (!turn.filling && !load.ahead && !AwaitComputed(turn, load.after, j, turn)) return;
-    if (!BeginLoad(j, turn, SpanOf(j, turn), behind)) return;
+bool Loader::RunTape(Record& record, uint32_t begin, uint32_t end) noexcept {
+  early_ = begin;
+  early_at_ = 0;
+  for (uint32_t index = begin; index < end; ++index) {
+    const Operation& operation = record[index];
+    if (operation.to >= working_ && record.passed++ < record.there) {
+      if (!Drain()) return false;
+      loaded_.Advance(record.at.operations + index + 1);
+      continue;
+    }
+    if (!AwaitComputed(record, index)) return false;
+    const bool reads = operation.kind == Operation::Kind::kRead;
+    if (reads ? !BeginRead(record, index) : !MakeRoom(0)) return false;
+    if (!reads) pending_.Push({index, &record, 0, 0, true});
   }
-  if (!resident_) {
-    if (!Drain()) return;
-    resident_ = true;
-    if (!IsFirst(turn)) warm_ = static_cast<uint32_t>(loads_.size());
-  }
-  if (turn.filling) {
-    if (!Drain()) return;
-    Loaded(turn, static_cast<uint32_t>(loads_.size()));
-  }
-  if (turn.last) {
-    Drain();
-    return;
-  }
-  Loaded(next, 0);
-  for (uint32_t j = 0; j < ahead_end_; ++j) {
-    // Stored weights that a first inference has left are prepared afterwards; the loads of later ones that do this begin.
-    if (loads_[j].pinned && (loads_[j].cold < 0 || !IsFirst(turn))) continue;
-    const uint32_t after = loads_[j].cold >= 0 ? loads_[j].cold_after : loads_[j].after;
-    if (!AwaitComputed(turn, after, j, next) || !BeginLoad(j, next, &next.ahead[j], after)) return;
-  }
-  if (Drain()) read_ahead_ = ahead_end_;
+  return true;
 }
 
-// Times of loads that may be read ahead are noted in one place, also where the first inference could not read ahead.
-LoadSpans* Loader::SpanOf(uint32_t j, Turn& turn) noexcept {
-  return IsNotedAhead(j) ? &turn.ahead[j] : spans_.empty() ? nullptr : &spans_[j];
-}
-
-bool Loader::AwaitComputed(Turn& turn, uint32_t steps, uint32_t j, Turn& own) noexcept {
-  while (turn.computed.Get() < steps) {
-    if (!resident_ && BeginEarly(j, turn)) continue;
-    if (turn.failure.error == kUndelivered) return false;
-    if (reads_.size() == 0) break;
-    PollReads([&] { return turn.computed.Get() >= steps; });
-    if (turn.computed.Get() < steps && !EndRead()) return false;
+bool Loader::AwaitComputed(Record& record, uint32_t index) noexcept {
+  const Operation& operation = record[index];
+  if (operation.after == Operation::kAnytime) return true;
+  const uint32_t count = record.at.steps + static_cast<uint32_t>(operation.after);
+  while (!computed_.Reached(count)) {
+    if (BeginEarly(record, index)) continue;
+    if (record.failure.error == kUndelivered) return false;
+    if (pending_.size() == 0) break;
+    PollReads([&] { return computed_.Reached(count); });
+    if (!computed_.Reached(count) && !EndOldest()) return false;
   }
-  if (turn.computed.WaitAtLeast(steps) == kAborted) return Drain() && false;
-  return delivery_ == nullptr || delivery_->Free(steps) || GiveUp(own, {kUndelivered, j, own.loads[j].source});
+  if (!computed_.Await(count) || computed_.stopped()) return Drain() && false;
+  return delivery_ == nullptr || delivery_->Free(operation.StepsBefore(record.steps_before)) || GiveUp(record, {kUndelivered, index, operation.from});
 }
 
-bool Loader::BeginEarly(uint32_t j, Turn& turn) noexcept {
-  if (early_load_ < j) early_load_ = j, early_at_ = 0;
-  while (early_load_ < loads_.size() && !IsReadOnce(turn.loads[early_load_])) ++early_load_;
-  if (early_load_ >= loads_.size()) return false;
-  const Load& load = turn.loads[early_load_];
-  const uint64_t nbytes = std::min(kReadChunk, load.nbytes - early_at_);
-  if (EnoughInFlight(nbytes) || interrupted()) return false;
-  if (!BeginChunk({early_load_, &turn, SpanOf(early_load_, turn), early_at_, nbytes, false})) return false;
+bool Loader::BeginEarly(Record& record, uint32_t index) noexcept {
+  const std::span<const Operation> operations = record.at.tape->operations;
+  if (early_ < index) early_ = index, early_at_ = 0;
+  while (early_ < operations.size() && operations[early_].after != Operation::kAnytime) ++early_;
+  if (early_ >= operations.size()) return false;
+  const Operation& read = operations[early_];
+  const uint64_t nbytes = std::min(kReadChunk, read.nbytes - early_at_);
+  if (pending_.full() || EnoughInFlight(nbytes) || interrupted()) return false;
+  if (!BeginChunk({early_, &record, early_at_, nbytes, false})) return false;
   early_at_ += nbytes;
-  if (early_at_ == load.nbytes) ++early_load_, early_at_ = 0;
+  if (early_at_ == read.nbytes) ++early_, early_at_ = 0;
   return true;
 }
 
-bool Loader::BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans, uint32_t behind) noexcept {
-  const Load& load = turn.loads[j];
-  const bool there = IsThereCold(load) || (IsReadOnce(load) && (resident_ || j < early_load_));
-  while (!there && !ReadsApart(load) && Shares(load))
-    if (!EndRead()) return false;
-  uint64_t at = there ? load.nbytes : j == early_load_ ? early_at_ : 0;
-  if (j >= early_load_) early_load_ = j + 1, early_at_ = 0;
+bool Loader::BeginRead(Record& record, uint32_t index) noexcept {
+  const Operation& read = record[index];
+  const bool begun = index < early_ && read.after == Operation::kAnytime;
+  uint64_t at = begun ? read.nbytes : index == early_ ? early_at_ : 0;
+  if (index >= early_) early_ = index + 1, early_at_ = 0;
+  while (at < read.nbytes && IsInUse(read))
+    if (!EndOldest()) return false;
   do {
-    const uint64_t nbytes = std::min(kReadChunk, load.nbytes - at);
-    // Arrived loads are reported before more reads begin: some file systems read within the call.
-    // Nor is more begun once loading is given up: the arena's memory may be gone, and should not come back.
-    while (reads_.size() > 0 && (EnoughInFlight(nbytes) || interrupted() || OldestReady()))
-      if (!EndRead()) return false;
-    if (!BeginChunk({j, &turn, spans, at, nbytes, at + nbytes == load.nbytes, behind})) return false;
+    const uint64_t nbytes = std::min(kReadChunk, read.nbytes - at);
+    if (!MakeRoom(nbytes) || !BeginChunk({index, &record, at, nbytes, at + nbytes == read.nbytes})) return false;
     at += nbytes;
-  } while (at < load.nbytes);
+  } while (at < read.nbytes);
   return true;
+}
+
+bool Loader::MakeRoom(uint64_t nbytes) noexcept {
+  // Arrived reads are reported before more reads begin: some file systems read within the call.
+  // Nor is more begun once loading is given up: the arena's memory may be gone, and should not come back.
+  while (pending_.size() > 0 && (pending_.full() || EnoughInFlight(nbytes) || interrupted() || OldestReady()))
+    if (!EndOldest()) return false;
+  return true;
+}
+
+bool Loader::IsInUse(const Operation& read) const noexcept {
+  const auto meets = [&](uint64_t at, uint64_t nbytes) { return at < read.to + read.nbytes && read.to < at + nbytes; };
+  for (uint32_t i = 0; i < pending_.size(); ++i) {
+    const Operation& other = pending_[i].of();
+    if (other.kind != Operation::Kind::kRead && (meets(other.from, other.from_nbytes) || meets(other.to, other.nbytes))) return true;
+  }
+  return false;
 }
 
 bool Loader::EnoughInFlight(uint64_t nbytes) const noexcept {
-  return reads_.full() || in_flight_nbytes_ + nbytes > kMostBytesInFlight;
+  return nbytes > 0 && (in_flight_ == ByteSource::kMostInFlight || in_flight_nbytes_ + nbytes > kMostBytesInFlight);
 }
 
 bool Loader::OldestReady() const noexcept {
-  const Read& oldest = reads_[0];
-  // While that which is there is prepared, the device should have something to do.
-  if (file_.queued() && oldest.last && oldest.of().prepared && in_flight_nbytes_ == oldest.nbytes) return false;
-  return oldest.nbytes == 0 || file_.Ready();
+  const Pending& oldest = pending_[0];
+  if (oldest.nbytes > 0) return file_.Ready();
+  // While weights are prepared, the device should have something to do.
+  return oldest.of().kind == Operation::Kind::kRead || !file_.queued() || in_flight_ > 0;
 }
 
-bool Loader::BeginChunk(const Read& read) noexcept {
-  if (read.nbytes > 0) {
-    // Either this thread sees the request to stop, or the thread that requests it sees that a read begins, and waits.
-    beginning_.Set(1);
-    if (interrupted_) {
-      beginning_.Set(0);
-      return GiveUp(*read.turn, {});
-    }
-  }
-  if (read.nbytes == 0) return reads_.Push(read), true;
-  std::byte* const target = TargetOf(read);
+bool Loader::BeginChunk(const Pending& chunk) noexcept {
+  if (chunk.nbytes == 0) return pending_.Push(chunk), true;
+  // Either this thread sees the request to stop, or the thread that requests it sees that a read begins, and waits.
+  beginning_.Set(1);
+  const bool given_up = interrupted_;
+  const Operation& read = chunk.of();
+  std::byte* target = given_up ? nullptr : arena_.At(read.to) + chunk.at;
+  if (!given_up && delivery_ != nullptr) target = delivery_->Begin(target, chunk.nbytes);
   if (target == nullptr) {
     beginning_.Set(0);
-    return GiveUp(*read.turn, {kUndelivered, read.load, read.of().source + read.at});
+    return GiveUp(*chunk.record, given_up ? Failure{} : Failure{kUndelivered, chunk.operation, read.from + chunk.at});
   }
-  reads_.Push(read);
-  in_flight_nbytes_ += read.nbytes;
-  reads_.Newest().begin = MonotonicNs();
-  file_.Begin(read.of().source + read.at, target, read.nbytes);
+  if (delivery_ == nullptr && !filled_) TouchPages(target, chunk.nbytes);  // the arena may be fresh
+  pending_.Push(chunk);
+  pending_.Newest().begin = MonotonicNs();
+  ++in_flight_;
+  in_flight_nbytes_ += chunk.nbytes;
+  file_.Begin(read.from + chunk.at, target, chunk.nbytes);
   beginning_.Set(0);
   return true;
-}
-
-std::byte* Loader::TargetOf(const Read& read) noexcept {
-  std::byte* const place = arena_.At(ReadPlace(read.of())) + read.at;
-  if (delivery_ != nullptr) return delivery_->Begin(place, read.nbytes);
-  // Before the first inference has ended the arena may be fresh.
-  if (!resident_) TouchPages(place, read.nbytes);
-  return place;
-}
-
-bool Loader::Bring(const Read& read) noexcept {
-  return delivery_ == nullptr || read.nbytes == 0 || delivery_->End(read.behind);
 }
 
 template <typename Enough>
@@ -316,7 +328,7 @@ void Loader::PollReads(Enough enough) noexcept {
   if (now < sleepy_until_) return;
   if (sleepy_until_ != 0) Spin(kManySpins);
   sleepy_until_ = 0;
-  for (const int64_t give_up = now + kPollNs; !enough() && reads_[0].nbytes > 0 && !file_.Ready() && now < give_up;) {
+  for (const int64_t give_up = now + kPollNs; !enough() && pending_[0].nbytes > 0 && !file_.Ready() && now < give_up;) {
     for (int pause = 0; pause < kPausesPerPoll; ++pause) CpuRelax();
     const int64_t before = std::exchange(now, MonotonicNs());
     if (now - before < kStoppedNs) continue;
@@ -325,66 +337,115 @@ void Loader::PollReads(Enough enough) noexcept {
   }
 }
 
-bool Loader::EndRead() noexcept {
+bool Loader::EndOldest() noexcept {
   PollReads([] { return false; });
-  const Read read = reads_.Oldest();
-  reads_.Pop();
-  in_flight_nbytes_ -= read.nbytes;
-  const int error = read.nbytes > 0 ? file_.End() : 0;
-  if (read.nbytes > 0) {
-    // The device began this read after serving the previous one.
-    const int64_t begin = std::max(read.begin, read_end_);
-    read_end_ = MonotonicNs();
-    if (read.spans != nullptr) {
-      if (read.at == 0) read.spans->read.begin = begin;
-      read.spans->read.end = read_end_;
-    }
-    if (error == 0) {
-      read.turn->counts.bytes += read.nbytes;
-      ++read.turn->counts.reads;
-      read.turn->counts.busy_ns += read_end_ - begin;
-      total_bytes_.fetch_add(read.nbytes, std::memory_order_relaxed);
-    }
-  }
-  Failure failure{error, read.load, read.of().source + read.at};
+  const Pending oldest = pending_.Oldest();
+  pending_.Pop();
+  const bool chunk = oldest.nbytes > 0;
+  int error = chunk ? EndChunk(oldest) : 0;
   if (error != 0 || interrupted() || abort_) {
-    if (delivery_ != nullptr && read.nbytes > 0) delivery_->Drop();
-  } else if (!Bring(read)) {
-    failure.error = kUndelivered;
-  } else if (!read.last || Prepare(read, &failure)) {
-    if (!read.last) return true;
-    if (delivery_ == nullptr || delivery_->Complete(read.load)) return Loaded(*read.turn, read.load + 1), true;
-    failure.error = kUndelivered;
+    if (chunk && delivery_ != nullptr) delivery_->Drop();
+  } else if (chunk && delivery_ != nullptr && !delivery_->End(oldest.of().StepsBefore(oldest.record->steps_before))) {
+    error = kUndelivered;
+  } else if (!oldest.last) {
+    return true;
+  } else {
+    error = Complete(oldest);
+    if (error == 0) return true;
+    if (error == kGivenUp) error = 0;
   }
-  Fail(*read.turn, failure);
+  Fail(*oldest.record, {error, oldest.operation, oldest.of().from + oldest.at});
   return false;
 }
 
-void Loader::Fail(Turn& turn, const Failure& failure) noexcept {
-  turn.failure = failure;
-  turn.loaded.Set(kFailed);
-  for (; reads_.size() > 0; reads_.Pop()) {
-    if (reads_.Oldest().nbytes == 0) continue;
+int Loader::EndChunk(const Pending& chunk) noexcept {
+  --in_flight_;
+  in_flight_nbytes_ -= chunk.nbytes;
+  const int error = file_.End();
+  // The device began this read after serving the previous one.
+  const int64_t begin = std::max(chunk.begin, read_end_);
+  read_end_ = MonotonicNs();
+  if (Span* const span = SpanOf(chunk)) {
+    if (chunk.at == 0) span->begin = begin;
+    span->end = read_end_;
+  }
+  if (error != 0) return error;
+  Counts& counts = chunk.record->counts;
+  counts.bytes += chunk.nbytes;
+  ++counts.reads;
+  counts.busy_ns += read_end_ - begin;
+  total_bytes_.fetch_add(chunk.nbytes, std::memory_order_relaxed);
+  return 0;
+}
+
+int Loader::Complete(const Pending& ended) noexcept {
+  if (ended.of().kind != Operation::Kind::kRead)
+    if (const int error = CopyOrPrepare(ended); error != 0) return error;
+  if (delivery_ != nullptr && !delivery_->Complete(ended.operation)) return kUndelivered;
+  ended.record->there += ended.of().to >= working_;
+  loaded_.Advance(ended.record->at.operations + ended.operation + 1);
+  return 0;
+}
+
+int Loader::CopyOrPrepare(const Pending& ended) noexcept {
+  const Operation& operation = ended.of();
+  Counts& counts = ended.record->counts;
+  const int64_t begin = MonotonicNs();
+  // As for a read: a thread that gives up loading waits for the end, or preparing does not begin.
+  beginning_.Set(1);
+  const bool given_up = interrupted_;
+  int error = kGivenUp;
+  if (!given_up && operation.kind == Operation::Kind::kCopy) {
+    std::memcpy(arena_.At(operation.to), arena_.At(operation.from), operation.nbytes);
+    error = 0;
+  } else if (!given_up) {
+    preparing_ = &operation;
+    preparation_.Offer(preparer_->PartsOf(operation));
+    loaded_.Wake();
+    error = preparation_.Complete([this](uint32_t part) { return PreparePart(part); });
+    if (error == 0) counts.prepared_bytes += operation.nbytes;
+    lost_ = error != 0 && operation.to >= working_;
+  }
+  beginning_.Set(0);
+  const int64_t end = MonotonicNs();
+  counts.prepare_ns += end - begin;
+  if (Span* const span = SpanOf(ended)) *span = {begin, end};
+  return error > 0 ? kUnprepared : error;
+}
+
+int Loader::PreparePart(uint32_t part) noexcept {
+  // Weights that stay may overwrite the stored form: unless the arena goes, their preparation ends. Of others a thread that gives up
+  // loading need not wait for the parts after this one.
+  const bool given_up = interrupted() || (preparing_->to < working_ && abort_.load(std::memory_order_relaxed));
+  return given_up ? kGivenUp : preparer_->Prepare(*preparing_, part);
+}
+
+void Loader::Fail(Record& record, const Failure& failure) noexcept {
+  record.failure = failure;
+  loaded_.Stop();
+  for (; pending_.size() > 0; pending_.Pop()) {
+    if (pending_.Oldest().nbytes == 0) continue;
     file_.End();
     if (delivery_ != nullptr) delivery_->Drop();
   }
+  in_flight_ = 0;
   in_flight_nbytes_ = 0;
 }
 
-bool Loader::GiveUp(Turn& turn, const Failure& failure) noexcept {
-  if (Drain()) Fail(turn, failure);
+bool Loader::GiveUp(Record& record, const Failure& failure) noexcept {
+  if (Drain()) Fail(record, failure);
   return false;
 }
 
 bool Loader::Drain() noexcept {
-  while (reads_.size() > 0)
-    if (!EndRead()) return false;
+  while (pending_.size() > 0)
+    if (!EndOldest()) return false;
   return true;
 }
 
-void Loader::Loaded(Turn& turn, uint32_t count) noexcept {
-  while (count < loads_.size() && Resident(count)) ++count;
-  turn.loaded.SetUnless(kFailed, Count(count));
+Span* Loader::SpanOf(const Pending& pending) noexcept {
+  if (pending.operation < pending.record->ahead.size()) return &pending.record->ahead[pending.operation];
+  return spans_.empty() ? nullptr : &spans_[pending.operation];
 }
 
 }  // namespace flexcomp

@@ -1,16 +1,10 @@
-// The thread that reads weights into the arena while kernels compute.
+// The thread that follows tapes (program/tape.h): reads weights into the arena, and copies and prepares weights there, while
+// kernels compute.
 //
-// Two counters order everything: load j starts when `after[j]` steps are computed, a step starts when
-// `need` loads are complete. Both counts restart with every inference. The first loads of a program may be
-// read ahead: the loads of the next inference begin after all loads of this one, and after the steps that `after` counts.
-//
-// Several reads are in flight at a time, so that the device does not idle between reads; loads complete in order.
-// Some loads have to be prepared: the same thread prepares a load while later reads are in flight, and threads that
-// wait for the load help.
-//
-// The first inference may have loads of its own, for weights in their stored form. The loader prepares these weights from the
-// arena for the second inference, after the last step that needs the stored form: when nothing is to be read, or at the latest
-// when the load's turn comes.
+// Two counts order everything: an operation begins when so many steps are computed, a step when so many operations are complete.
+// Both go on from inference to inference. Several reads are in flight at a time, so that the device does not idle between reads;
+// operations complete in the order of the tape. The same thread prepares weights while later reads are in flight, and threads that
+// wait for the weights help.
 #pragma once
 
 #include <algorithm>
@@ -20,13 +14,14 @@
 #include <vector>
 
 #include "base/counter.h"
+#include "base/progress.h"
 #include "base/shared_work.h"
 #include "base/sync.h"
+#include "memory/fresh_pages.h"
 #include "memory/places.h"
-#include "program/program.h"
+#include "program/tape.h"
 #include "storage/byte_source.h"
 #include "storage/delivery.h"
-#include "memory/fresh_pages.h"
 #include "storage/preparer.h"
 #include "storage/trace.h"
 #include "storage/weights_file.h"
@@ -59,198 +54,157 @@ class Loader {
   // read.
   void Deliver(Delivery* delivery) noexcept { delivery_ = delivery; }
 
-  // Finds the memory that opening so many loads takes.
-  void Reserve(size_t loads);
-  // From now on these are the loads, into this arena, which holds nothing yet. Not while anything is read. There must be
-  // room for the loads, unless none is read ahead. `preparer` prepares weights after reading. `first` are the loads of the
-  // first inference, as many, if that has loads of its own.
-  void Open(std::span<const Load> loads, Places arena, FreshPages fresh = {}, Preparer* preparer = nullptr,
-            std::span<const Load> first = {}) noexcept;
+  // Finds memory for so many operations ahead of an inference.
+  void Reserve(size_t ahead);
+  // From now on inferences do these tapes, in this arena, which holds nothing yet, and whose working range has so many bytes. Not
+  // while anything is read. There must be room for the operations ahead. `preparer` may be missing where no tape prepares.
+  void Open(const Tapes& tapes, Places arena, uint64_t working, FreshPages fresh = {}, Preparer* preparer = nullptr) noexcept;
 
-  // Begins the loads of one inference, without loads that were read ahead. `spans` is empty, or has a place for the times of
-  // every load; times of loads read ahead are there after Finish.
-  void Start(std::span<LoadSpans> spans) { Begin(spans, false); }
-  // Begins an inference that computes nothing and runs only loads of bytes that stay. Not where all of these are there.
-  void StartFilling() {
-    if (stage_ == Stage::kCold) GiveUpAhead();  // the thread looks at the turn that this changes
-    Begin({}, true);
-  }
-  // Whether the next inference is a first one, with loads of its own. Only while no inference runs, like the next two.
-  bool StartsCold() const noexcept { return stage_ == Stage::kEmpty && !first_.empty(); }
+  // Begins an inference. `spans` is empty, or has a place for the time of each operation of the tape; times of operations ahead are
+  // there after Finish.
+  void Start(std::span<Span> spans) noexcept;
+  // Begins the rest of what stays, without computing. Only while no inference runs, and not if Filled().
+  void StartFilling() noexcept;
+  // The tape of the next inference; of the one that runs, between Start and Finish. Of the thread that computes, as the next two.
+  const Tape& tape() const noexcept { return *at_.tape; }
   // Whether the weights that stay are in the arena, in the form for all later inferences.
-  bool Filled() const noexcept { return stage_ == Stage::kFilled; }
+  bool Filled() const noexcept { return at_.tape == &tapes_.steady; }
   // Whether all weights are in the arena, and stay there.
-  bool Resident() const noexcept { return all_pinned_ && Filled(); }
+  bool Resident() const noexcept { return Filled() && at_.tape->operations.empty(); }
 
-  // Waits until `need` loads are complete, and meanwhile prepares a part, or reads one where reads are copies, or makes pages
-  // of the arena exist; false: the loads were interrupted. Throws StorageError if one failed.
+  // Waits until the first `need` operations are complete, and helps meanwhile; false: interrupted. Throws StorageError if one
+  // failed.
   bool Await(uint32_t need) { return Ready(need) || AwaitSlow(need); }
   // Whether Await(need) would return true at once.
-  bool Ready(uint32_t need) const noexcept {
-    const uint32_t loaded = turn().loaded.Get();
-    return loaded >= Count(need) && loaded != kFailed;
-  }
+  bool Ready(uint32_t need) const noexcept { return loaded_.Reached(at_.operations + need); }
 
-  // Says that the first `steps` steps are computed.
-  void Computed(uint32_t steps) noexcept { turn().computed.Set(steps); }
+  // The first `steps` steps are computed.
+  void Computed(uint32_t steps) noexcept { computed_.Advance(at_.steps + steps); }
 
-  // Whether the loader may be reading. Only while no inference runs.
+  // Whether it may be reading. Only while no inference runs.
   bool Busy() const noexcept { return finished_.Get() != started_count_; }
 
-  // Gives up loading: waiting threads return at once, the loader stops after the current read. Any thread may call.
+  // Gives up loading: threads that wait are told at once, the loader stops after the read that runs. Any thread may call it.
   void Interrupt() noexcept {
     interrupted_ = true;
-    turn().loaded.Set(kFailed);
+    loaded_.Stop();
   }
-  // The same, and after return no further read begins before the next inference: the arena's memory may go. Does not wait for
-  // reads in flight.
+  // The same, and when it returns no further read begins before the next inference: the arena's memory may go. Waits for no read
+  // that was begun.
   void Halt() noexcept {
     Interrupt();
     beginning_.WaitEqual(0);
   }
 
-  // Waits for the rest of the loads of this inference; false: interrupted. Throws StorageError if one failed, or if the
-  // file was changed since opening and anything was read: outputs may be wrong.
+  // Waits for the rest of the tape; false: interrupted. Throws StorageError if an operation failed, or if the file was changed
+  // since it was opened and anything was read: the outputs may be wrong.
   bool Finish();
-  // Whether inferences from now on are followed by the first loads of the next one; by default they are.
+  // Whether operations ahead run after the inferences that begin from now on; the default.
   void ReadAhead(bool reading) noexcept { reading_ahead_ = reading; }
-  // Gives up reading ahead, and waits for reads in flight: from now on until the next inference the arena may be written to,
-  // where nothing stays. Only while no inference runs.
+  // Gives up operations ahead, and waits for reads in flight: from now on until the next inference the working range may be
+  // written to. Only while no inference runs.
   void GiveUpAhead() noexcept;
-  // Gives up loads that have not started, and waits for the current one. The next inference starts afresh: the arena's
+  // Gives up operations that have not started, and waits for the current one. The next inference starts afresh: the arena's
   // bytes count for nothing.
   void Abort() noexcept;
 
   // Throws StorageError if the file was changed since opening.
   void RequireUnchanged() const;
 
-  // Of the last finished inference, with reads ahead of it.
-  const Counts& counts() const noexcept { return turn().counts; }
+  // Of the last finished inference, with operations ahead of it.
+  const Counts& counts() const noexcept { return Own().counts; }
   // Since the loader was made.
   uint64_t total_bytes() const noexcept { return total_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  // Values of Turn::loaded: so many loads are complete, and one more while the next load is being prepared.
-  static constexpr uint32_t Count(uint32_t loads) noexcept { return 2 * loads; }
-  static constexpr uint32_t kPreparing = 1;
-  static constexpr uint32_t kFailed = UINT32_MAX;
-  static constexpr uint32_t kAborted = UINT32_MAX;  // value of Turn::computed
-  static constexpr int kUnprepared = -2;            // next to the errors of a source
+  static constexpr int kUnprepared = -2;  // next to the errors of a source
   static constexpr int kUndelivered = -3;
-  static constexpr int kGivenUp = -1;               // next to those of a preparer
+  static constexpr int kGivenUp = -1;  // next to those of a preparer
 
-  // A failure; written by the loader thread before Turn::loaded says kFailed, unless that was an interruption.
+  // A failure; written by the loader thread before the count is stopped, unless that was an interruption.
   struct Failure {
     int error = 0;  // of the source, kUnprepared or kUndelivered; 0: loading was given up
-    uint64_t load = 0;
+    uint32_t operation = 0;
     uint64_t offset = 0;
   };
 
-  // One inference. While one is computed the next is read ahead, and the loader thread may still look at the one
-  // before, for whose last steps it waited: the turns of several inferences are used in rotation.
-  struct Turn {
-    Counter loaded, computed;
+  // An inference, with the counts at its beginning.
+  struct Place {
+    const Tape* tape = nullptr;
+    uint32_t operations = 0, steps = 0;
+  };
+  // One inference. The next inference's record is written when the loader's thread begins with this one, and not before: where all is
+  // done ahead, two inferences may begin meanwhile.
+  struct Record {
+    Place at;
+    uint32_t steps_before = 0;  // of the inference before
+    uint32_t done = 0;          // operations that were done ahead
+    uint32_t passed = 0, there = 0;  // operations outside the working range: reached so far, and complete
     Counts counts;
     Failure failure;
-    std::span<const Load> loads;
-    bool filling = false;  // nothing is computed
-    bool last = false;     // nothing is read ahead after this turn
-    std::vector<LoadSpans> ahead;  // when the loads that are read ahead ran
+    std::vector<Span> ahead;  // when the operations ahead ran
 
-    void Clear(std::span<const Load> now) noexcept {
-      loaded.Set(0);
-      computed.Set(0);
-      counts = {};
-      failure = {};
-      loads = now;
-      filling = false;
-      std::ranges::fill(ahead, LoadSpans{});
-    }
+    void Clear(const Place& now, uint32_t steps, uint32_t lasting = 0) noexcept;
+    const Operation& operator[](uint32_t index) const noexcept { return at.tape->operations[index]; }
   };
-  static constexpr uint32_t kTurns = 4;  // a power of two: inferences are counted modulo 2^32
-  Turn& turn() const noexcept { return *turn_.load(std::memory_order_relaxed); }
-  Turn& TurnOf(uint32_t inference) noexcept { return turns_[inference % kTurns]; }
 
-  // A part of a load that is being read; without bytes, the end of one whose bytes are all there, or were begun before.
-  struct Read {
-    uint32_t load = 0;
-    Turn* turn = nullptr;
-
-    const Load& of() const noexcept { return turn->loads[load]; }
-    LoadSpans* spans = nullptr;
-    uint64_t at = 0, nbytes = 0;  // in the load
-    bool last = false;            // of its load
-    uint32_t behind = 0;          // goes to its place after so many steps, on a device
+  // A chunk of a read in flight, or an operation that copies or prepares when all before it are complete.
+  struct Pending {
+    uint32_t operation = 0;
+    Record* record = nullptr;
+    uint64_t at = 0, nbytes = 0;  // a chunk
+    bool last = false;            // completes its operation
     int64_t begin = 0;            // MonotonicNs
+
+    const Operation& of() const noexcept { return (*record)[operation]; }
   };
 
+  Record& RecordOf(uint32_t inference) noexcept { return records_[inference % 2]; }
+  Record& Own() noexcept { return RecordOf(started_count_); }
+  const Record& Own() const noexcept { return records_[started_count_ % 2]; }
+  Place After(const Place& at) const noexcept;
+
+  // Of the thread that computes.
   void Reset() noexcept;
+  void BeginAnew(const Tape* tape) noexcept;  // the next inference, but for operations outside the working range that are complete
   void AwaitIdleAborted() noexcept;
-  void Begin(std::span<LoadSpans> spans, bool filling);
   bool AwaitSlow(uint32_t need);
-  bool interrupted() const noexcept { return interrupted_.load(std::memory_order_relaxed); }
-  void AwaitIdle() noexcept { finished_.WaitEqual(started_count_); }
   bool CheckFailure() const;  // false: interrupted; throws otherwise
+  bool HelpPrepare(uint32_t need) noexcept;
+
+  bool interrupted() const noexcept { return interrupted_.load(std::memory_order_relaxed); }
+
+  // Of the loader's thread. A bool: false when loading is given up or has failed.
   void Main(const CpuSet& cpus) noexcept;
-  // One inference, and reading ahead for the next. Errors are left in the turns.
-  void RunLoads(Turn& turn, Turn& next) noexcept;
-  // In the first inference: begins to read, ahead of its turn, a chunk of a load from `j` on that stays where the read goes, as
-  // the place is free. False: there is none, or enough is in flight.
-  bool BeginEarly(uint32_t j, Turn& turn) noexcept;
-  // Begins to read a chunk, when fewer reads are in flight. False: given up.
-  bool BeginChunk(const Read& read) noexcept;
-  // Begins the rest of load `j`, and ends earlier reads meanwhile. False: given up.
-  bool BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans, uint32_t behind) noexcept;
-  // Until `turn` has computed `steps` steps, for load `j` of turn `own`: ends reads meanwhile, and begins reads of loads that
-  // stay. False: given up.
-  bool AwaitComputed(Turn& turn, uint32_t steps, uint32_t j, Turn& own) noexcept;
+  bool RunTape(Record& record, uint32_t begin, uint32_t end) noexcept;
+  // Waits until the operation may begin; ends reads meanwhile, and begins reads that may begin at any time.
+  bool AwaitComputed(Record& record, uint32_t index) noexcept;
+  // Begins to read a chunk at any time, of an operation from `index` on. False: there is none, or enough is in flight.
+  bool BeginEarly(Record& record, uint32_t index) noexcept;
+  bool BeginRead(Record& record, uint32_t index) noexcept;
+  bool BeginChunk(const Pending& chunk) noexcept;
+  // Ends operations that have arrived, and others until there is room for a read of so many bytes.
+  bool MakeRoom(uint64_t nbytes) noexcept;
+  bool EndOldest() noexcept;
+  bool Drain() noexcept;
+  int EndChunk(const Pending& chunk) noexcept;
+  int Complete(const Pending& ended) noexcept;
+  int CopyOrPrepare(const Pending& ended) noexcept;
+  int PreparePart(uint32_t part) noexcept;
+  // Tells waiting threads that no more operations will complete, and ends all reads.
+  void Fail(Record& record, const Failure& failure) noexcept;
+  // The same after reads in flight: the previous inference may wait for some of these. False.
+  bool GiveUp(Record& record, const Failure& failure) noexcept;
+  // Whether a read would write to bytes that a copy or preparation before it still needs.
+  bool IsInUse(const Operation& read) const noexcept;
+  bool EnoughInFlight(uint64_t nbytes) const noexcept;
+  bool OldestReady() const noexcept;
+  Span* SpanOf(const Pending& pending) noexcept;
   // How often a thread that waits for this loader, or the loader itself, looks before sleeping.
   void Spin(int spins) noexcept;
   // With a core of its own: looks for a while, until the oldest read has ended or `enough()`.
   template <typename Enough>
   void PollReads(Enough enough) noexcept;
-  // Where a read goes; nullptr: refused.
-  std::byte* TargetOf(const Read& read) noexcept;
-  // Copies the bytes of a read to their place. False: refused.
-  bool Bring(const Read& read) noexcept;
-  // Tells threads that wait for loads of this inference that no more will come, and ends all reads.
-  void Fail(Turn& turn, const Failure& failure) noexcept;
-  // The same after reads in flight: the previous inference may wait for some of these. False.
-  bool GiveUp(Turn& turn, const Failure& failure) noexcept;
-  // Ends the oldest read, and says so if that was the end of its load. False: it failed, or loading is given up.
-  bool EndRead() noexcept;
-  // Whether the oldest read can be ended at once, and should be before another begins.
-  bool OldestReady() const noexcept;
-  bool EnoughInFlight(uint64_t nbytes) const noexcept;
-  LoadSpans* SpanOf(uint32_t j, Turn& turn) noexcept;
-  // Whether the times of load `j` are noted apart until its turn is finished: the load may run before the turn begins.
-  bool IsNotedAhead(uint32_t j) const noexcept { return j < ahead_end_ && (loads_[j].ahead || loads_[j].cold >= 0); }
-  // Where a load reads to. Where this thread copies, read bytes should still be in the caches when they are prepared.
-  uint64_t ReadPlace(const Load& load) const noexcept {
-    return load.apart < 0 || !file_.queued() ? load.target : static_cast<uint64_t>(load.apart);
-  }
-  bool ReadsApart(const Load& load) const noexcept { return ReadPlace(load) != load.target; }
-  // Whether a load reads once and for all to a place of its own, which is free from the start.
-  bool IsReadOnce(const Load& load) const noexcept {
-    return load.kept || (load.pinned && load.after == 0 && (!load.prepared || ReadsApart(load)));
-  }
-  static bool Stays(const Load& load) noexcept { return load.kept || load.pinned; }
-  bool IsFirst(const Turn& turn) const noexcept { return !first_.empty() && turn.loads.data() == first_.data(); }
-  // Whether a load, not of the first inference, prepares bytes that the first inference has read.
-  bool IsThereCold(const Load& load) const noexcept { return load.cold >= 0 && resident_; }
-  // Whether the first read of a load would lie where one that is not complete has bytes to be prepared.
-  bool Shares(const Load& load) const noexcept;
-  // Prepares a load after its last read, if needed. False: preparing failed, which is noted, or loading is given up.
-  bool Prepare(const Read& read, Failure* failure) noexcept;
-  // Prepares a part of a load, in a thread that waits for the first `need` loads of `turn`. False: there is none.
-  bool HelpPrepare(Turn& turn, uint32_t need) noexcept;
-  int PreparePart(uint32_t part) noexcept;
-  // Ends all reads; false: one failed, or loading is given up.
-  bool Drain() noexcept;
-  // Whether load `j` has nothing to do: its weights are in the arena, in the form for later inferences.
-  bool Resident(uint32_t j) const noexcept { return loads_[j].pinned && resident_ && (loads_[j].cold < 0 || j < warm_); }
-  // Says that the first `count` loads are complete, and the following ones that have nothing to do.
-  void Loaded(Turn& turn, uint32_t count) noexcept;
 
   WeightsFile& file_;
   std::atomic<int> begun_on_{-1};  // the core that the last inference began on; orders nothing
@@ -259,45 +213,45 @@ class Loader {
   Delivery* delivery_ = nullptr;
 
   // Set by Open while the thread is idle.
-  std::span<const Load> loads_, first_;
+  Tapes tapes_;
   Places arena_;
+  uint64_t working_ = 0;
   FreshPages fresh_;
   Preparer* preparer_ = nullptr;
-  uint32_t ahead_end_ = 0;   // the loads before this one are read ahead, or pinned
-  bool all_pinned_ = false;
 
-  // The thread's own, and of Open and Abort while the thread is idle.
-  InFlight<Read> reads_;
+  Record records_[2];
+  Progress loaded_, computed_;  // operations and steps; each inference counts as a step when it begins
+
+  // The thread's own, and of Reset and BeginAnew while the thread is idle.
+  static constexpr uint32_t kMostPending = 32;
+  InFlight<Pending, kMostPending> pending_;
+  uint32_t in_flight_ = 0;  // chunks
   uint64_t in_flight_nbytes_ = 0;
-  int64_t read_end_ = 0;     // MonotonicNs of the last read's end
+  int64_t read_end_ = 0;      // MonotonicNs of the last read's end
   int64_t sleepy_until_ = 0;  // MonotonicNs before which the thread does not poll
-  bool resident_ = false;    // weights that stay are in the arena
-  uint32_t warm_ = 0;        // the loads before this one have prepared weights of the first inference
-  bool lost_ = false;        // or could not, and overwrote the stored form
-  uint32_t early_load_ = 0;  // loads that stay before this one are read, or begun ahead of their turn
-  uint64_t early_at_ = 0;    // so many bytes of this one, too
-  uint32_t read_ahead_ = 0;  // loads of the next inference that are complete
+  bool filled_ = false;       // an inference or a filling was completed: pages of the arena exist
+  bool lost_ = false;         // a preparation outside the working range was not completed: its source may be overwritten
+  uint32_t early_ = 0;        // reads before this operation that may begin at any time were begun
+  uint64_t early_at_ = 0;     // and so many bytes of that one
 
   // Of the thread that computes.
-  Turn turns_[kTurns];
-  Atomic<Turn*> turn_ = &turns_[0];  // of the current or the last inference; other threads may only interrupt
-  enum class Stage : uint8_t { kEmpty, kCold, kFilled };  // the arena, after the finished inferences
-  Stage stage_ = Stage::kEmpty;
-  bool reading_ahead_ = true;
+  Place at_;  // of the current inference, or the next one where none runs
   uint32_t started_count_ = 0;
+  bool reading_ahead_ = true;
 
   // The work of preparing, written before other threads may steal parts.
-  uint32_t preparing_ = 0;  // the load
-  bool to_the_end_ = false;  // unless the arena goes: the stored form is overwritten
+  const Operation* preparing_ = nullptr;
   SharedWork preparation_;
 
-  std::span<LoadSpans> spans_;  // set by Start before started_ rises
+  // Set before started_ rises.
+  std::span<Span> spans_;
+  bool last_[2] = {};  // of an inference and the next one: nothing is done ahead after it
   Counter started_, finished_;  // inferences, counted modulo 2^32; equal when the thread is idle
-  Counter beginning_;           // 1 while a read is begun, unless loading was given up before
+  Counter beginning_;           // 1 while a read begins, unless giving up was seen before
   Atomic<bool> abort_{false};
   std::atomic<uint64_t> total_bytes_{0};  // orders nothing
   Atomic<bool> stop_{false}, interrupted_{false};
-  Thread thread_;  // last: the thread uses everything above
+  Thread thread_;  // last: it uses everything above
 };
 
 }  // namespace flexcomp

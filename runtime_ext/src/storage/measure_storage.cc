@@ -10,7 +10,7 @@
 
 #include "memory/arena.h"
 #include "base/error.h"
-#include "program/program.h"
+#include "base/pages.h"
 #include "storage/file_source.h"
 #include "storage/loader.h"
 #include "storage/read_rate.h"
@@ -20,27 +20,27 @@ namespace {
 
 constexpr uint64_t kArena = 16 << 20;  // as large as budgets are
 constexpr uint64_t kLarge = 1 << 20, kSmall = 16 << 10;
-constexpr uint32_t kSmallLoads = 32;
+constexpr uint32_t kSmallReads = 32;
 
 using Clock = std::chrono::steady_clock;
 
-// All over a file of so many bytes, each asked for when the one before is there.
-std::vector<Load> SmallLoads(uint64_t file_nbytes) {
-  std::vector<Load> loads;
+// All over a file of so many bytes, each begun when the one before is there.
+std::vector<Operation> SmallReads(uint64_t file_nbytes) {
+  std::vector<Operation> reads(kSmallReads);
   const uint64_t places = file_nbytes / kSmall;
-  for (uint32_t number = 0; number < kSmallLoads; ++number)
-    loads.push_back({number * 7919 % places * kSmall, kSmall, number * kSmall, number, false, false});
-  return loads;
+  for (uint32_t number = 0; number < kSmallReads; ++number)
+    reads[number] = {.after = static_cast<int32_t>(number), .from = number * 7919 % places * kSmall, .to = number * kSmall, .nbytes = kSmall};
+  return reads;
 }
 
-// The median time of these loads.
-double SmallLoadSeconds(Loader& loader, std::span<const Load> loads, std::span<LoadSpans> spans, std::byte* arena) {
-  loader.Open(loads, Places(arena));
+// The median time of these reads.
+double SmallReadSeconds(Loader& loader, std::span<const Operation> reads, std::span<Span> spans, std::byte* arena) {
+  loader.Open({.first = {.operations = reads}}, Places(arena), kArena);
   loader.Start(spans);
-  for (uint32_t number = 1; number <= loads.size() && loader.Await(number); ++number) loader.Computed(number);
+  for (uint32_t number = 1; number <= reads.size() && loader.Await(number); ++number) loader.Computed(number);
   loader.Finish();
-  loader.Abort();  // waits for the thread, which still looks at these loads when the last one is there
-  const auto nanoseconds = [](const LoadSpans& spans) { return spans.read.end - spans.read.begin; };
+  loader.Abort();  // waits for the thread, which still looks at these reads when the last one is there
+  const auto nanoseconds = [](const Span& span) { return span.end - span.begin; };
   const auto middle = spans.begin() + spans.size() / 2;
   std::ranges::nth_element(spans, middle, {}, nanoseconds);
   return static_cast<double>(nanoseconds(*middle)) * 1e-9;
@@ -54,15 +54,15 @@ StorageRates MeasureStorage(const std::string& path, const CpuSet& cpus, double 
   if (nbytes < kLarge) RaiseError("ArtifactError", path, " has ", nbytes, " bytes: too few to measure storage with");
   WeightsFile file(path, std::move(source));
   const Arena arena(kArena);
-  const std::vector<Load> small = SmallLoads(nbytes);
-  std::vector<LoadSpans> spans(small.size());
+  const std::vector<Operation> small = SmallReads(nbytes);
+  std::vector<Span> spans(small.size());
   // Waiting by sleeping costs nothing with reads of this size, and a busy system prefers threads that slept.
   Loader loader(file, cpus, false);
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   StorageRates rates{0, std::numeric_limits<double>::infinity(), file.direct()};
   do {  // in turns: a moment in which others are busy strikes both kinds
     rates.bytes_per_s = std::max(rates.bytes_per_s, *MeasureReadRate(loader, {arena.base(), kArena}, nbytes, kLarge, nbytes));
-    rates.latency_s = std::min(rates.latency_s, SmallLoadSeconds(loader, small, spans, arena.base()));
+    rates.latency_s = std::min(rates.latency_s, SmallReadSeconds(loader, small, spans, arena.base()));
   } while (Clock::now() < end);
   rates.latency_s = std::max(0.0, rates.latency_s - static_cast<double>(kSmall) / rates.bytes_per_s);
   return rates;

@@ -1,8 +1,10 @@
-// Makes the weights for kernels from the bytes of a load.
+// Makes the weights for kernels from stored weights.
 #pragma once
 
 #include <cstdint>
 #include <string>
+
+#include "program/tape.h"
 
 namespace flexcomp {
 
@@ -10,16 +12,12 @@ class Preparer {
  public:
   virtual ~Preparer() = default;
 
-  // The work of a load: so many bytes, in parts that may be prepared in any order, several at a time.
-  struct Work {
-    uint32_t parts;
-    uint64_t nbytes;
-  };
-  virtual Work WorkOf(uint32_t load) const noexcept = 0;
-  // Prepares a part of a load; on any thread. Positive: failed.
-  virtual int Prepare(uint32_t load, uint32_t part) noexcept = 0;
+  // The parts of a preparation, which may be prepared in any order, several at a time.
+  virtual uint32_t PartsOf(const Operation& operation) const noexcept = 0;
+  // Prepares a part; on any thread. Positive: failed.
+  virtual int Prepare(const Operation& operation, uint32_t part) noexcept = 0;
   // Why one of them failed. On the thread that computes, when nothing is prepared.
-  virtual std::string Fault(uint32_t load) = 0;
+  virtual std::string Fault(const Operation& operation) = 0;
 };
 
 }  // namespace flexcomp
