@@ -100,6 +100,12 @@ def test_a_difference_is_doubtful_where_onnx_leaves_it_open_and_nowhere_else():
     for x, is_open in ((cancelling, True), (alone, False)):
         want, got = ({"y": np.full((9, 1), one, "f4")} for one in (1, -1))
         assert bool(doubt(sign, want, got, x=x, axes=np.array([1]))) == is_open
+    # An error in a sum is as large as in the largest one, and however the inputs move it may be the same.
+    signs = [make("MatMul", ["x", "w"], ["a"]), make("Sign", ["a"], ["y"])]
+    for largest, is_open in ((100, True), (1, False)):
+        want, got = ({"y": np.float32([[1, one]])} for one in (1, -1))
+        found = doubt(signs, want, got, x=np.float32([[1]]), w=np.float32([[largest, 3e-6]]))
+        assert bool(found) == is_open
     # Integers beyond 2^53 excuse their own differences only.
     power = [make("Mod", ["x", "z"], ["y"])]
     large = np.array([2**60 + 1, 5])

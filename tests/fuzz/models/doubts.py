@@ -25,6 +25,8 @@ _THROUGH_FLOATS = ("Einsum", "Mean", "Mod", "Pow", "Range", "Shrink", "Clip", "R
 _OF_INTEGERS = ("Pow", "ReduceLogSum", "ReduceLogSumExp")
 _TO_INTEGERS = ("Cast", "CastLike", "OneHot", "QuantizeLinear", "Shrink", *_OF_INTEGERS)
 _EXACT = 2**53  # the largest integers that float64 holds
+# Operators that add up products: their errors are as large as those of the largest sum, also where terms cancel.
+_SUMS = ("Conv", "ConvTranspose", "DFT", "Einsum", "Gemm", "MatMul", "ReduceMean", "ReduceSum", "STFT")
 # What one more is in the last bit of 1.
 _EPSILONS = {
     TensorProto.FLOAT: 2.0**-23, TensorProto.FLOAT16: 2.0**-10, TensorProto.BFLOAT16: 2.0**-7, TensorProto.DOUBLE: 2.0**-52,
@@ -267,7 +269,7 @@ def _is_sensitive(model: onnx.ModelProto, inputs: Outputs, truth: Truth, outputs
         return False
     tried = [(model, oracle.moved(inputs, by)) for by in (1e-6, -1e-6, 3e-6, -3e-6)]
     tried += [(model, oracle.scattered(inputs, 1e-6, seed)) for seed in range(8)]
-    tried += [(disturbed, inputs) for seed in range(4) if (disturbed := _disturbed(model, seed)) is not None]
+    tried += [(disturbed, inputs) for seed in range(12) if (disturbed := _disturbed(model, inputs, seed)) is not None]
     spread = {}
     for changed, given in tried:
         again = oracle.by_onnxruntime(changed.SerializeToString(), given) if truth.by == "onnxruntime" else None
@@ -296,25 +298,33 @@ def _is_sensitive(model: onnx.ModelProto, inputs: Outputs, truth: Truth, outputs
     return True
 
 
-def _disturbed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto | None:
-    """With each float that a node makes moved by a last bit or two; None where types are not known, or old opsets rule it out."""
+def _disturbed(model: onnx.ModelProto, inputs: Outputs, seed: int) -> onnx.ModelProto | None:
+    """With each float that a node makes moved by a last bit or two, of sums by bits of the largest one.
+
+    None where types are not known, or old opsets rule it out.
+    """
     graph = _inferred(model)
     if graph is None or not any(o.domain == "" and o.version >= 7 for o in model.opset_import):
         return None
     kinds, rng = _types(graph), np.random.default_rng(seed)
     changed = onnx.ModelProto.FromString(model.SerializeToString())
     kept = {output.name for output in changed.graph.output}
+    sums = _values(model, inputs, [node.output[0] for node in graph.node if node.op_type in _SUMS])
     nodes = []
     for node in list(changed.graph.node):
         extra = []
         for i, name in enumerate(node.output):
             if kinds.get(name) in _EPSILONS and node.op_type not in ("Constant", "ConstantOfShape"):
-                by = 1 + _EPSILONS[kinds[name]] * rng.choice([-2.0, -1.0, 1.0, 2.0])
-                factor, before = f"{name}/factor", f"{name}/before"
-                numpy_type = helper.tensor_dtype_to_np_dtype(kinds[name])
-                changed.graph.initializer.append(onnx.numpy_helper.from_array(np.array(by).astype(numpy_type), factor))
-                node.output[i] = before
-                extra.append(helper.make_node("Mul", [before, factor], [name]))
+                epsilon, numpy_type = _EPSILONS[kinds[name]], helper.tensor_dtype_to_np_dtype(kinds[name])
+                steps = [("Mul", 1 + epsilon * rng.choice([-2.0, -1.0, 1.0, 2.0]))]
+                if name in sums:
+                    largest = np.max(np.abs(sums[name].astype("f8")), initial=0.0, where=np.isfinite(sums[name].astype("f8")))
+                    steps.append(("Add", epsilon * largest * rng.uniform(-2.0, 2.0, sums[name].shape)))
+                node.output[i] = f"{name}/0"
+                for step, (kind, number) in enumerate(steps):
+                    operand, last = f"{name}/by{step}", step == len(steps) - 1
+                    changed.graph.initializer.append(onnx.numpy_helper.from_array(np.array(number).astype(numpy_type), operand))
+                    extra.append(helper.make_node(kind, [f"{name}/{step}", operand], [name if last else f"{name}/{step + 1}"]))
         nodes += [node, *extra]
     assert kept == {output.name for output in changed.graph.output}
     del changed.graph.node[:]
