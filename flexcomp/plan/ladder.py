@@ -13,14 +13,17 @@ from .bound import latency_bound
 from .check import verify
 from .errors import InfeasibleError
 from .parts.minimum import layer_bounds, minimum_budget
+from .parts.ranges import in_two_ranges
 from .problem import PAGE, Plan, Problem
 from .search.best import resident_plan
 from .search.descent import NO_SLOWER
 from .simulate import fast_compute, latency_of
 from .spacing import NEARLY, far_between, first_budgets, further_budgets, rounded_up, worthwhile
-from .strategies import unchecked
+from .strategies import Sketched, sketched, unchecked
 
 ABOUT = 1.005  # problems whose plans differ by no more than this in latency are equally good
+SKETCHED = 6  # problems for which a search goes on after its starts, at most
+STARTS_CLOSE = 1.15  # latency of its best start, as a multiple of the best of all, at most
 FINALISTS = 2  # problems that are planned with all effort, at most
 CLOSE = 1.02  # latency of a finalist's sketch, as a multiple of the fastest sketch, at most
 
@@ -147,7 +150,9 @@ def _wanted(
     }
     # A budget sketched between rungs far apart may be worth a rung with all effort.
     unsure = [budget for budget in far_between(rungs, found) if budget not in thorough]
-    return wanted or {budget: _Wanted([found[budget], *_neighbours(found, budget)]) for budget in unsure}
+    return wanted or {
+        budget: _Wanted([found[budget], *_neighbours(found, budget)], only=found[budget]) for budget in unsure
+    }
 
 
 def _neighbours(found: Mapping[int, Choice], budget: int) -> list[Choice]:
@@ -188,35 +193,42 @@ def _cost(choice: Choice, fastest: float) -> tuple[float, int]:
 
 
 def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted) -> Choice:
-    bounds = {index: latency_bound(problem, budget) for index, problem in offered.items()}
-    failure: InfeasibleError | None = None
-
-    def plans(candidates: Sequence[int], quick: bool) -> list[Choice]:
-        """Plans of candidates whose bounds are below the fastest plan."""
-        nonlocal failure
-        made: list[Choice] = []
-        for index in candidates:
-            if made and bounds[index] >= min(choice.latency for choice in made):
-                break
-            try:
-                found = unchecked(offered[index], budget, strategy, quick=quick, near=[one.plan for one in how.near])
-            except InfeasibleError as error:
-                failure = error if index == min(offered) or failure is None else failure
-                continue
-            made.append(_choice(index, offered[index], found))
-        return made
-
-    several = len(offered) > 1
-    made = plans(sorted(offered, key=lambda index: (bounds[index], index)), quick=several or how.quick)
-    if not made:
-        assert failure is not None
-        raise failure
+    near = [one.plan for one in how.near]
+    if len(offered) == 1 and not how.quick:
+        ((index, problem),) = offered.items()
+        return _choice(index, problem, unchecked(problem, budget, strategy, near=near))
+    sketches = _sketches(offered, budget, strategy, near)
+    least = min(sketch.latency for sketch in sketches.values())
+    close = [index for index in sorted(sketches, key=lambda index: sketches[index].latency)][:SKETCHED]
+    made = [_choice(index, offered[index], in_two_ranges(offered[index], sketches[index].plan())) for index in close if sketches[index].latency <= STARTS_CLOSE * least]
     made.sort(key=lambda choice: choice.latency)
-    if several and not how.quick:
-        made += plans([choice.index for choice in made[:FINALISTS] if choice.latency <= CLOSE * made[0].latency], quick=False)
+    if not how.quick:
+        finalists = [choice.index for choice in made[:FINALISTS] if choice.latency <= CLOSE * made[0].latency]
+        made += [_choice(index, offered[index], unchecked(offered[index], budget, strategy, near=near)) for index in finalists]
     best = min(choice.latency for choice in made)
     close = [choice for choice in made if choice.latency <= ABOUT * best]
     return min(close, key=lambda choice: latency_of(fast_compute(choice.problem))(choice.plan))
+
+
+def _sketches(offered: Mapping[int, Problem], budget: int, strategy: str, near: Sequence[Plan]) -> dict[int, Sketched]:
+    """Sketches of the problems whose bounds are below the fastest; at least one. Raises the error of the first problem."""
+    bounds = {index: latency_bound(problem, budget) for index, problem in offered.items()}
+    sketches: dict[int, Sketched] = {}
+    failure: InfeasibleError | None = None
+    least = inf
+    for index in sorted(offered, key=lambda index: (bounds[index], index)):
+        if bounds[index] >= least:
+            break
+        try:
+            sketches[index] = sketched(offered[index], budget, strategy, near=near, limit=STARTS_CLOSE * least)
+        except InfeasibleError as error:
+            failure = error if index == min(offered) or failure is None else failure
+            continue
+        least = min(least, sketches[index].latency)
+    if not sketches:
+        assert failure is not None
+        raise failure
+    return sketches
 
 
 def _last(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted) -> Choice:

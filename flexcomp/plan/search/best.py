@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 
 from ..bound import latency_bound, on_demand_bound, piecewise_bound, unpinned_bound
 from ..errors import Unplaceable
@@ -76,26 +77,35 @@ def search_without_pinning(problem: Problem, budget: int) -> Plan:
     return Search(problem, budget, _layouts(problem, budget), (1.0,), EFFORT).gridded((), 0)
 
 
-def sketch(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
-    """The first plan that the search for the best finds: hardly slower, and not slower than the other named strategies.
+class Sketch:
+    """A plan after a short search: a few starts, and on demand a descent from the best of them."""
 
-    The search also begins at the origins of plans `near`, for similar budgets, maybe with other kernels. Raises Unplaceable
-    below the minimum.
-    """
-    layouts = _layouts(problem, budget)
-    resident = resident_plan(problem)
-    if resident.arena <= budget:
-        return replace(resident, budget=budget)
-    starts = _starts(near, budget, layouts)
-    starts += [
-        Choice(layout, share, stored=problem.keeps)
-        for layout in range(len(layouts))
-        for share in (USUAL_SHARES if starts else CORE_SHARES)
-    ]
-    found = Search(problem, budget, layouts, CORE_SHARES, EFFORT).from_starts(starts)
-    (cost,) = _costs(problem, [found])
-    rivals = _rivals(problem, budget, cost[0])
-    return min([(cost, found), *zip(_costs(problem, rivals), rivals, strict=True)], key=lambda one: one[0])[1]
+    latency: float  # of the best start, in the steady state, in seconds; a bound where it exceeds `limit`
+
+    def __init__(self, problem: Problem, budget: int, near: Sequence[Plan] = (), limit: float = inf) -> None:
+        """Starts are the origins of plans `near`, for similar budgets, maybe with other kernels, and the usual ones.
+
+        No plan is made for a start that must exceed `limit` seconds. Raises Unplaceable below the minimum.
+        """
+        layouts = _layouts(problem, budget)
+        resident = resident_plan(problem)
+        self._resident = replace(resident, budget=budget) if resident.arena <= budget else None
+        if self._resident:
+            self.latency = latency_of(problem)(resident)
+            return
+        starts = _starts(near, budget, layouts)
+        starts += [
+            Choice(layout, share, stored=problem.keeps)
+            for layout in range(len(layouts))
+            for share in (USUAL_SHARES if starts else CORE_SHARES)
+        ]
+        self._search = Search(problem, budget, layouts, CORE_SHARES, EFFORT, limit)
+        self._start = self._search.begin(starts)
+        self.latency = self._search.cost(self._start)[0]
+
+    def plan(self) -> Plan:
+        """The best plan of a descent from the best start."""
+        return self._resident or self._search.descended(self._start)
 
 
 def _starts(plans: Iterable[Plan], budget: int, layouts: Sequence[Layout]) -> list[Choice]:

@@ -43,9 +43,18 @@ class Search:
     """One search: the choices that were tried, and the effort that is spent, in planned steps."""
 
     def __init__(
-        self, problem: Problem, budget: int, layouts: Sequence[Layout], core_shares: Sequence[float], effort: float
+        self,
+        problem: Problem,
+        budget: int,
+        layouts: Sequence[Layout],
+        core_shares: Sequence[float],
+        effort: float,
+        limit: float = inf,
     ) -> None:
-        """`layouts` fit into the budget, in bytes; `core_shares` are the coarse grid of `Choice.share`."""
+        """`layouts` fit into the budget, in bytes; `core_shares` are the coarse grid of `Choice.share`.
+
+        Candidates that must exceed `limit` seconds are not made; their cost is a bound.
+        """
         self.spent = 0.0
         self._keeps, self._layouts, self._effort = problem.keeps, layouts, effort
         self._arena = budget // PAGE
@@ -59,7 +68,7 @@ class Search:
         self._step_effort = 1 + self._arena / LARGE_ARENA
         self._seen: dict[Choice, tuple[Cost, Point]] = {}
         self._made: dict[Point, Cost] = {}  # different choices may give the same point
-        self._limit = inf  # seconds; slower candidates are of no interest
+        self._limit = limit  # seconds; slower candidates are of no interest
 
     def gridded(self, starts: Sequence[Choice], pin_more: int) -> Plan:
         """The plan of a coarse grid and of descents from its best points, then of a descent from the best of `starts`.
@@ -67,7 +76,7 @@ class Search:
         Finally the core is halved `pin_more` times in search of a plan that is as fast and loads less; this effort is not
         counted.
         """
-        first = self._begin(
+        first = self.begin(
             Choice(layout, share, within=window, stored=self._keeps)
             for window in self._windows
             for layout in range(len(self._layouts))
@@ -78,9 +87,9 @@ class Search:
             for share in self._core_shares
             for count in GRID_SEGMENTS_AT_ONCE
         ]
-        if self._cost(first)[0] > self._enough and self.spent <= self._effort:
+        if self.cost(first)[0] > self._enough and self.spent <= self._effort:
             self._winner(grid)
-            for start in sorted(grid, key=self._cost)[:STARTS]:
+            for start in sorted(grid, key=self.cost)[:STARTS]:
                 if self.spent <= self._effort:
                     self._descend(start)
         if starts:
@@ -88,17 +97,18 @@ class Search:
             self._descend(self._winner(starts))
         return self._frugal(pin_more)
 
-    def from_starts(self, starts: Sequence[Choice]) -> Plan:
-        """The plan of a descent from the best of `starts`."""
-        self._descend(self._begin(starts))
+    def descended(self, start: Choice) -> Plan:
+        """The best plan of a descent."""
+        self._descend(start)
         return self._frugal(0)
 
-    def _begin(self, choices: Iterable[Choice]) -> Choice:
+    def begin(self, choices: Iterable[Choice]) -> Choice:
+        """The best of `choices`, or the first of them with other loads."""
         first = self._winner(choices)
-        if self._cost(first) == IMPOSSIBLE:  # joined segments find no place
+        if self.cost(first) == IMPOSSIBLE:  # joined segments find no place
             first = self._winner([first._replace(joined=0)])
         # At any effort: where two slices in flight mean thousands of steps, one may be better.
-        if self._cost(first)[0] > self._enough:
+        if self.cost(first)[0] > self._enough:
             first = self._winner([first._replace(segments_at_once=1), first])
         return first
 
@@ -111,9 +121,9 @@ class Search:
                     break
                 self._try(choice)
             compared.append(choice)
-            if self._cost(choice)[0] <= self._enough:
+            if self.cost(choice)[0] <= self._enough:
                 break
-        return min(compared, key=self._cost)
+        return min(compared, key=self.cost)
 
     def _try(self, choice: Choice) -> None:
         point = self._point(choice)
@@ -124,7 +134,8 @@ class Search:
             self.spent += tried.effort * self._step_effort if tried else 0.0
         self._seen[choice] = self._made[point], point
 
-    def _cost(self, choice: Choice) -> Cost:
+    def cost(self, choice: Choice) -> Cost:
+        """Of a choice that was tried; of others `IMPOSSIBLE`."""
         return self._seen[choice][0] if choice in self._seen else IMPOSSIBLE
 
     def _point(self, choice: Choice) -> Point:
@@ -146,7 +157,7 @@ class Search:
             before = point
             for line in self._lines():
                 point = self._winner(line(point))
-            if point == before or self._cost(point)[0] <= self._enough or self.spent > self._effort:
+            if point == before or self.cost(point)[0] <= self._enough or self.spent > self._effort:
                 return
 
     def _lines(self) -> Iterator:
@@ -170,14 +181,14 @@ class Search:
 
     def _frugal(self, pin_more: int) -> Plan:
         """The plan that loads least of the fastest: loads take memory bandwidth and so disturb computing."""
-        best = min(self._seen, key=self._cost)
-        allowed = max(self._enough, NO_SLOWER * self._cost(best)[0])
+        best = min(self._seen, key=self.cost)
+        allowed = max(self._enough, NO_SLOWER * self.cost(best)[0])
         searched = self.spent
         low, high = 0.0, best.share
         for _ in range(pin_more):
             choices = [best._replace(share=(low + high) / 2, pins=name) for name in self._pins]
             self.spent = min(self.spent, self._effort)  # even with no effort left
-            fitting = [one for one in choices if self._winner([one]) == one and self._cost(one)[0] <= allowed]
+            fitting = [one for one in choices if self._winner([one]) == one and self.cost(one)[0] <= allowed]
             if fitting:
                 high = fitting[0].share
             else:
