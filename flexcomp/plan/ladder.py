@@ -13,7 +13,6 @@ from .bound import latency_bound
 from .check import verify
 from .errors import InfeasibleError
 from .parts.minimum import layer_bounds, minimum_budget
-from .parts.ranges import in_two_ranges
 from .problem import PAGE, Plan, Problem
 from .search.best import resident_plan
 from .search.descent import NO_SLOWER
@@ -194,24 +193,30 @@ def _cost(choice: Choice, fastest: float) -> tuple[float, int]:
 
 def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted) -> Choice:
     near = [one.plan for one in how.near]
+
+    def thorough(index: int) -> Choice:
+        return _choice(index, offered[index], unchecked(offered[index], budget, strategy, near=near))
+
     if len(offered) == 1 and not how.quick:
-        ((index, problem),) = offered.items()
-        return _choice(index, problem, unchecked(problem, budget, strategy, near=near))
+        return thorough(*offered)
     sketches = _sketches(offered, budget, strategy, near)
-    least = min(sketch.latency for sketch in sketches.values())
-    close = [index for index in sorted(sketches, key=lambda index: sketches[index].latency)][:SKETCHED]
-    made = [_choice(index, offered[index], in_two_ranges(offered[index], sketches[index].plan())) for index in close if sketches[index].latency <= STARTS_CLOSE * least]
+    likely = sorted(sketches, key=lambda index: sketches[index].latency)[:SKETCHED]
+    least = sketches[likely[0]].latency
+    likely = [index for index in likely if sketches[index].latency <= STARTS_CLOSE * least]
+    made = [_choice(index, offered[index], sketches[index].plan()) for index in likely]
     made.sort(key=lambda choice: choice.latency)
     if not how.quick:
-        finalists = [choice.index for choice in made[:FINALISTS] if choice.latency <= CLOSE * made[0].latency]
-        made += [_choice(index, offered[index], unchecked(offered[index], budget, strategy, near=near)) for index in finalists]
+        made += [thorough(one.index) for one in made[:FINALISTS] if one.latency <= CLOSE * made[0].latency]
     best = min(choice.latency for choice in made)
     close = [choice for choice in made if choice.latency <= ABOUT * best]
     return min(close, key=lambda choice: latency_of(fast_compute(choice.problem))(choice.plan))
 
 
 def _sketches(offered: Mapping[int, Problem], budget: int, strategy: str, near: Sequence[Plan]) -> dict[int, Sketched]:
-    """Sketches of the problems whose bounds are below the fastest; at least one. Raises the error of the first problem."""
+    """By index the sketches of problems whose bounds are below the fastest sketch; at least one.
+
+    Raises InfeasibleError if no problem can be planned.
+    """
     bounds = {index: latency_bound(problem, budget) for index, problem in offered.items()}
     sketches: dict[int, Sketched] = {}
     failure: InfeasibleError | None = None

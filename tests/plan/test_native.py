@@ -16,6 +16,7 @@ from flexcomp.plan import (
     InfeasibleError,
     Layer,
     Mixture,
+    Plan,
     PlanError,
     Problem,
     Storage,
@@ -36,6 +37,7 @@ from flexcomp.plan.published import swapnet
 from flexcomp.plan.search.candidate import CHOOSERS, PINS, Native, Point, Readable
 from flexcomp.plan.search.descent import JOINED
 from flexcomp.plan.simulate import latency_of
+from flexcomp.plan.strategies import sketched
 
 from . import networks
 from .problems import choices, problems
@@ -87,17 +89,21 @@ def test_candidates_are_the_same(data: st.DataObject, problem: Problem, factor: 
 
 @settings(max_examples=150)
 @given(problems(), st.sampled_from([1, 1.1, 1.5, 2.5]), st.sampled_from(sorted(STRATEGIES)), st.booleans())
-def test_plans_are_the_same(problem: Problem, factor: float, strategy: str, quick: bool) -> None:
+def test_plans_are_the_same(problem: Problem, factor: float, strategy: str, short: bool) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)
+
+    def planned() -> Plan:
+        return sketched(problem, budget, strategy).plan() if short else plan(problem, budget, strategy)
+
     try:
-        found = plan(problem, budget, strategy, quick=quick)
+        found = planned()
     except InfeasibleError as error:
         with readable(), pytest.raises(InfeasibleError) as of_python:
-            plan(problem, budget, strategy, quick=quick)
+            planned()
         assert str(of_python.value) == str(error)
         return
     with readable():
-        assert plan(problem, budget, strategy, quick=quick) == found
+        assert planned() == found
         assert latency_of(problem)(found) == simulate(problem, found).latency
     assert latency_of(problem)(found) == simulate(problem, found).latency
 
@@ -165,9 +171,9 @@ def test_what_is_readable_runs_no_native_code(monkeypatch: pytest.MonkeyPatch) -
     budget = 2 * minimum_budget(problem).nbytes
     monkeypatch.setattr("flexcomp.plan.native._call", refuse)
     with readable():
-        plan(problem, budget, quick=True)
+        sketched(problem, budget).plan()
     with pytest.raises(AssertionError, match="C\\+\\+ was asked"):
-        plan(problem, budget, quick=True)
+        sketched(problem, budget)
 
 
 @settings(max_examples=100)

@@ -87,8 +87,7 @@ class Sketch:
 
         No plan is made for a start that must exceed `limit` seconds. Raises Unplaceable below the minimum.
         """
-        layouts = _layouts(problem, budget)
-        resident = resident_plan(problem)
+        self._problem, layouts, resident = problem, _layouts(problem, budget), resident_plan(problem)
         self._resident = replace(resident, budget=budget) if resident.arena <= budget else None
         if self._resident:
             self.latency = latency_of(problem)(resident)
@@ -104,8 +103,8 @@ class Sketch:
         self.latency = self._search.cost(self._start)[0]
 
     def plan(self) -> Plan:
-        """The best plan of a descent from the best start."""
-        return self._resident or self._search.descended(self._start)
+        """The best plan of a descent from the best start, in two ranges."""
+        return self._resident or in_two_ranges(self._problem, self._search.descended(self._start))
 
 
 def _starts(plans: Iterable[Plan], budget: int, layouts: Sequence[Layout]) -> list[Choice]:
