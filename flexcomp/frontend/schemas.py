@@ -16,7 +16,8 @@ _MOST_AXES = 64  # of any tensor
 _FLAGS = (
     "align_corners", "antialias", "ceil_mode", "center_point_box", "count_include_pad", "detect_negative", "detect_positive",
     "exclude_outside", "exclusive", "fmod", "is_causal", "keepdims", "largest", "layout", "linear_before_reset",
-    "noop_with_empty_axes", "reverse", "saturate", "select_last_index", "sorted", "storage_order", "transA", "transB", "upper",
+    "noop_with_empty_axes", "periodic", "reverse", "saturate", "select_last_index", "sorted", "storage_order", "transA", "transB",
+    "upper",
 )  # fmt: skip
 _AXES = ("axis", "axes", "batch_axis", "batch_dims", "time_axis")  # attributes
 _DIRECTIONS, _REDUCTIONS = ("forward", "reverse", "bidirectional"), ("none", "add", "mul", "max", "min")

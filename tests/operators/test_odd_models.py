@@ -122,6 +122,10 @@ REFUSED = {
     "a flag that is neither": (
         [node("Mod", "x x", "y", fmod=7)], {"x": ramp(3)}, {"y": FLOAT}, {}, r"\(Mod\): its attribute fmod is 7: make it 0 or 1",
     ),
+    "a period that is neither": (
+        [node("HammingWindow", "n", "y", periodic=-1)], {}, {"y": FLOAT}, {"n": np.int64(5)},
+        r"\(HammingWindow\): its attribute periodic",
+    ),
     "axes that there are not": (
         [node("GatherND", "x i", "y", batch_dims=-(2**31))], {"x": ramp(2, 2)}, {"y": FLOAT}, {"i": np.zeros((2, 1), "int64")},
         r"\(GatherND\): its batch_dims is -2147483648",
