@@ -1,8 +1,8 @@
 """Which budgets deserve a rung: enough that no budget in between runs much slower than possible.
 
-Plans are made for a few budgets, then between neighbours whose latencies or budgets are far apart, until neighbours are close
-or one unit of memory apart, by default a page. A budget between two rungs is no faster than the larger rung. So a rung is left
-out again if the next larger one is still close to the next smaller one without it.
+Plans are made for a few budgets, then between neighbours whose latencies or budgets are far apart, until neighbours are close,
+nearly as fast as the fastest, or one unit of memory apart, by default a page. A budget between two rungs is no faster than the
+larger rung. So a rung is left out again if the next larger one is still close to the next smaller one without it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def further_budgets(latencies: Mapping[int, float], unit: int = PAGE) -> list[in
     """Budgets to plan for next, given planned budgets with their latencies in seconds; none if all are close."""
     budgets = sorted(latencies)
     best = accumulate((latencies[budget] for budget in budgets), min)  # the plan of a smaller budget serves a larger one
+    least = min(latencies.values(), default=0.0)
     found: list[int] = []
     for (smaller, slow), (larger, fast) in pairwise(zip(budgets, best, strict=True)):
         if slow > PAYS * fast:
@@ -52,7 +53,7 @@ def further_budgets(latencies: Mapping[int, float], unit: int = PAGE) -> list[in
             parts = ((1 - (fast / slow) ** (number / (count + 1))) / (1 - fast / slow) for number in range(1, count + 1))
             between = _whole_units((smaller + part * (larger - smaller) for part in parts), smaller, larger, unit)
             found += between or _whole_units([(smaller + larger) / 2], smaller, larger, unit)
-        elif larger > _FAR * smaller:
+        elif larger > _FAR * smaller and slow > NEARLY * least:
             found += _whole_units([math.sqrt(smaller * larger)], smaller, larger, unit)
     return found
 
