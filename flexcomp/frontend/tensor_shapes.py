@@ -14,7 +14,7 @@ from flexcomp.frontend.node_names import node_of
 from flexcomp.passes.ir import bindings
 
 _MOST_AXES = 32  # of a tensor in a program; runtime_ext/src/program/reader.cc has the same number
-_MOST_ELEMENTS = 2**31  # from which on kernels cannot count them
+MOST_ELEMENTS = 2**31  # from which on kernels cannot count them
 
 
 def is_static(ty: tvm.ir.Type) -> bool:
@@ -66,10 +66,10 @@ def _require_sizes(where: str, ty: tvm.ir.Type) -> None:
             raise UnsupportedModelError(
                 f"{where} has a tensor of {shown}, an extent below zero: build the network for a larger input"
             )
-        if math.prod(extent or 1 for extent in extents) >= _MOST_ELEMENTS:
+        if math.prod(extent or 1 for extent in extents) >= MOST_ELEMENTS:
             raise UnsupportedModelError(
                 f"{where} has a tensor of {shown} = {math.prod(extents):,} elements; kernels take fewer than "
-                f"{_MOST_ELEMENTS:,}: build the network for a smaller input"
+                f"{MOST_ELEMENTS:,}: build the network for a smaller input"
             )
 
 

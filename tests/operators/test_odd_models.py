@@ -171,6 +171,11 @@ REFUSED = {
         [node("MaxPool", "x", "y", kernel_shape=[3, 1], strides=[2, 1])], {"x": ramp(5, 1, 2, 1)}, {"y": FLOAT}, {},
         r"\(MaxPool\): its window of 3 is larger than its padded input of 2, on axis 2",
     ),
+    "pads of more elements than can be counted": (
+        [node("AveragePool", "x", "y", kernel_shape=[3, 2**31 - 1], auto_pad="SAME_UPPER")], {"x": ramp(1, 1, 4, 4)},
+        {"y": FLOAT}, {},
+        r"\(AveragePool\): its padded input has axes of \[6, 2147483650\], with more elements than a kernel counts",
+    ),
     "numbers that are drawn": (
         [node("RandomNormal", "", "r", shape=[3]), node("Add", "x r", "y")], {"x": ramp(3)}, {"y": FLOAT}, {},
         "RandomNormal .node 'RandomNormal_node'",

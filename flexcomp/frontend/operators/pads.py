@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from tvm import relax, topi
 from tvm.relax import op
 
 from flexcomp.frontend.operators.node import Converter, Node, is_float, shape_of
+from flexcomp.frontend.tensor_shapes import MOST_ELEMENTS
 
 _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 _WINDOWED = ("Conv", "MaxPool", "AveragePool", "LpPool")
@@ -36,18 +39,27 @@ def resolve_auto_pad(node: Node) -> None:
 
 
 def require_windows(node: Node) -> None:
-    """Raise UnsupportedModelError for windows that are larger than the padded input: ONNX does not say what they give."""
-    if node.kind not in _WINDOWED or node.attrs.get("ceil_mode", 0):
+    """Raise UnsupportedModelError for windows that are larger than the padded input: ONNX does not say what they give.
+
+    Likewise for a padded input of more elements than a kernel counts.
+    """
+    if node.kind not in _WINDOWED:
         return
     size = node.shape[2:]
     kernel = node.attrs.get("kernel_shape") or shape_of(node.inputs[1])[2:]
     pads, dilations = node.attrs.get("pads", [0] * (2 * len(size))), node.attrs.get("dilations", [1] * len(size))
     if not len(size) == len(kernel) == len(dilations) == len(pads) // 2:
         raise node.refuse(f"its attributes are of other axes than the {len(size)} of its input: correct them")
-    for i, (extent, length, dilation) in enumerate(zip(size, kernel, dilations, strict=True)):
-        window, padded = (length - 1) * dilation + 1, extent + pads[i] + pads[len(size) + i]
-        if window > padded:
-            raise node.refuse(f"its window of {window} is larger than its padded input of {padded}, on axis {i + 2}: correct it")
+    padded = [extent + pads[i] + pads[len(size) + i] for i, extent in enumerate(size)]
+    if math.prod(max(extent, 1) for extent in (*node.shape[:2], *padded)) >= MOST_ELEMENTS:
+        raise node.refuse(f"its padded input has axes of {padded}, with more elements than a kernel counts: correct its pads")
+    if node.attrs.get("ceil_mode", 0):
+        return
+    for i, (length, dilation) in enumerate(zip(kernel, dilations, strict=True)):
+        window = (length - 1) * dilation + 1
+        if window > padded[i]:
+            where = f"padded input of {padded[i]}, on axis {i + 2}"
+            raise node.refuse(f"its window of {window} is larger than its {where}: correct it")
 
 
 def _pad(node: Node) -> relax.Expr:
