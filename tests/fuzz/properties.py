@@ -51,6 +51,7 @@ def _round(seed: int, seconds: float) -> tuple[str, bool]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 output, over = process.communicate()[0], False
-    if process.returncode == 1 or (over and process.returncode):
+    # An interruption says nothing: TVM makes an error of its own of one that reaches a pass.
+    if over and process.returncode:
         sys.exit(f"{output}\nseed {seed}: a property does not hold")
     return output, over
