@@ -133,10 +133,11 @@ def _exact_scales(by_channel: np.ndarray, low: int, high: int) -> np.ndarray:
         near = quotients, np.nextafter(quotients, np.float32(0)), np.nextafter(quotients, np.float32(np.inf))
         tried = np.stack(near, axis=1).reshape(-1, len(largest))
         fit_sample = (tried > 0) & _are_multiples(sample, np.where(tried > 0, tried, np.float32(1)), low, high)
-        for scale, fits in zip(tried, fit_sample, strict=True):
-            if not np.any((scales == 0) & (scale > 0)):
-                return scales
-            (left,) = np.nonzero((scales == 0) & fits)
+        if not np.any((scales == 0) & (tried > 0)):
+            return scales
+        for row in np.flatnonzero(fit_sample.any(axis=1)):
+            scale = tried[row]
+            (left,) = np.nonzero((scales == 0) & fit_sample[row])
             if len(left):
                 left = left[_are_multiples(by_channel[left], scale[left], low, high)]
                 scales[left] = scale[left]
