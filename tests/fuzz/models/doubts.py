@@ -88,8 +88,6 @@ def _departs(node: onnx.NodeProto, model: onnx.ModelProto, inputs: Outputs) -> b
     if node.op_type == "Attention" and len(node.input) > 3:
         given = {t.name: tuple(t.dims) for t in model.graph.initializer} | {n: v.shape for n, v in inputs.items()}
         return given.get(node.input[3], (1,))[-1:] == (1,)
-    if node.op_type in ("Hardmax", "LogSoftmax", "Softmax"):  # of all axes from one on before opset 13; it takes that one alone
-        return next((o.version for o in model.opset_import if o.domain == ""), 1) < 13
     if node.op_type in _RECURRENT:
         return any(a.name in _UNREAD for a in node.attribute) or (len(node.input) > 4 and bool(node.input[4]))
     one_pixel = any(a.s == b"pytorch_half_pixel" for a in node.attribute if a.name == "coordinate_transformation_mode")
