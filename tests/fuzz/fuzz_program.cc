@@ -11,6 +11,7 @@
 #include "mutator.h"
 #include "program/program.h"
 #include "program/signature.h"
+#include "program/tapes.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
 
@@ -29,12 +30,32 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t mos
   return program.size();
 }
 
+// The operations of an accepted program touch the arena and the file only.
+static void CheckTapes(const flexcomp::Program& program) {
+  const auto inside = [](uint64_t at, uint64_t nbytes, uint64_t limit) { return at <= limit && nbytes <= limit - at; };
+  flexcomp::TapeRoom room(program);
+  for (size_t i = 0; i < program.rungs.size(); ++i) {
+    const flexcomp::Rung& rung = program.Decode(i);
+    for (const bool queued : {false, true}) {
+      room.Make(rung, program, queued);
+      const flexcomp::Tapes& tapes = room.tapes();
+      for (const flexcomp::Tape* tape : {&tapes.first, &tapes.fill, &tapes.second, &tapes.settle, &tapes.steady})
+        for (const flexcomp::Operation& operation : tape->operations) {
+          const bool reads = operation.kind == flexcomp::Operation::Kind::kRead;
+          const uint64_t limit = reads ? flexcomp::RoundUp(program.weights.data_nbytes, flexcomp::kPage) : rung.arena;
+          if (!inside(operation.from, operation.from_nbytes, limit) || !inside(operation.to, operation.nbytes, rung.arena)) std::abort();
+        }
+    }
+  }
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const flexcomp::Program program = flexcomp::ReadProgram(std::string_view(reinterpret_cast<const char*>(data), size));
     for (const flexcomp::Layer& layer : program.layers) (void)flexcomp::SymbolOf(layer);
     (void)flexcomp::DescribeProgram(program);
     flexcomp::CheckPlans(program);
+    CheckTapes(program);
   } catch (const tvm::ffi::Error& error) {
     if (error.kind() != "ArtifactError") {
       std::fprintf(stderr, "%s: %s\n", std::string(error.kind()).c_str(), error.what());

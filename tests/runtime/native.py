@@ -18,7 +18,7 @@ _FFI = Path(tvm_ffi.__file__).parent
 LOADER = ("storage/loader.cc", "memory/fresh_pages.cc", "threads/cpu_set.cc")
 # What reads programs.
 READER = (
-    *("program/plans.cc", "program/reader.cc", "program/check.cc", "program/first_inference.cc", "program/tapes.cc"),
+    *("program/plans.cc", "program/reader.cc", "program/check.cc", "program/tapes.cc"),
     "base/crc32.cc",
 )
 

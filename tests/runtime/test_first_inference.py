@@ -178,6 +178,18 @@ def test_a_killed_process_leaves_nothing_that_the_next_one_could_find_wrong(cold
     assert close(np.load(output), expected)
 
 
+def test_nothing_lies_where_weights_are_prepared_for_the_second_inference(cold, inputs, expected):
+    """The loader prepares them while the outputs are still wanted."""
+    path, program, digest = cold
+    rung, output = program.rungs[-1], program.outputs[0].value
+    places = {load.target for load in rung.loads if load.prepared and load.prepared.layer in cold_layers(rung)}
+    assert places
+    for place in places:
+        value_at = (*rung.value_at[:output], place, *rung.value_at[output + 1 :])
+        changed = replace(program, rungs=(replace(rung, value_at=value_at),))
+        assert is_refused(opener(path, digest), changed, inputs, expected, inferences=1)
+
+
 def mutated(program, rng: random.Random):
     """One rung whose first inference is another in one number, or a load or step that it has to do with."""
     rung = rng.choice([rung for rung in program.rungs if rung.cold])

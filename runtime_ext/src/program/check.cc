@@ -262,8 +262,7 @@ void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& 
 }
 
 // A step of the first inference is a whole layer whose weights are prepared, by the same weights as stored. The stored
-// weights lie in the place of the prepared ones; preparing a load leaves alone the bytes that later loads are prepared
-// from.
+// weights lie in the place of the prepared ones.
 void CheckCold(const Cold& cold, const Rung& rung, const Program& program) {
   Require(cold.step < rung.steps.size() && cold.layer < program.layers.size(), "a first inference has a step that does not exist");
   const Step& step = rung.steps[cold.step];
@@ -277,16 +276,6 @@ void CheckCold(const Cold& cold, const Rung& rung, const Program& program) {
   const auto begin = static_cast<uint64_t>(step.weights_at);
   Require(cold.at % kPage == 0 && cold.at >= begin && Inside(cold.at - begin, pages.nbytes(), layer.weights->nbytes()),
           "the stored weights of layer ", own.name, " lie elsewhere than they are prepared");
-  uint64_t made_end = 0;
-  for (size_t j = 0; j < rung.loads.size(); ++j) {
-    const Load& load = rung.loads[j];
-    if (!load.prepared || load.prepared->layer != step.layer) continue;
-    Require(load.pinned && load.source >= pages.begin && Inside(load.source, load.nbytes, pages.end), "load ", j,
-            " brings other weights than a first inference reads");
-    Require(cold.at + (load.source - pages.begin) >= made_end, "load ", j, " is prepared from what was written over");
-    made_end = std::max(made_end, load.prepared->at + load.prepared->count * layer.weights->block_nbytes);
-  }
-  Require(made_end > 0, "no load prepares what step ", cold.step, " of a first inference reads");
 }
 
 void CheckFirst(const Rung& rung, const Program& program) {
@@ -297,27 +286,17 @@ void CheckFirst(const Rung& rung, const Program& program) {
   }
 }
 
-// Plays the two counters: loads and steps advance in order, each waiting for the other's count. Nothing waits for loads
-// read ahead in the inference before, so the first inference, which reads these at its start, stands for all.
-void CheckWaitsEnd(const Rung& rung) {
-  size_t loaded = 0, computed = 0;
-  while (loaded < rung.loads.size() || computed < rung.steps.size()) {
-    if (loaded < rung.loads.size() && (rung.loads[loaded].ahead || rung.loads[loaded].after <= computed)) {
-      ++loaded;
-    } else if (computed < rung.steps.size() && rung.steps[computed].need <= loaded) {
-      ++computed;
-    } else {
-      Require(false, "load ", loaded, " and step ", computed, " of budget ", rung.budget, " wait for each other");
-    }
-  }
-}
-
 }  // namespace
 
 const Arg* PanelOf(const Layer& layer) {
   for (size_t i = 0; i + 1 < layer.args.size(); ++i)
     if (layer.args[i].kind == ArgKind::kWeight && layer.args[i + 1].kind == ArgKind::kFirst) return &layer.args[i];
   return nullptr;
+}
+
+FileRange PagesOf(const Layer& layer) {
+  const LayerWeights& weights = *layer.weights;
+  return {weights.offset / kPage * kPage, RoundUp(weights.offset + weights.nbytes(), kPage)};
 }
 
 FileRange StoredRange(const Layer& layer, uint32_t first, uint32_t count) {
@@ -372,7 +351,6 @@ void ValidatePlan(const Rung& rung, const Program& program) {
   for (size_t j = 0; j < rung.loads.size(); ++j) CheckLoad(rung.loads[j], j, rung, program);
   CheckFirst(rung, program);
   CheckValues(rung, program);
-  CheckWaitsEnd(rung);
 }
 
 }  // namespace flexcomp

@@ -1,299 +1,184 @@
-// The contents of the arena over time, for one rung; the rules of flexcomp/plan/check.py, and that all bytes read were
+// The contents of the arena over time, for each tape of a rung; the rules of flexcomp/plan/check.py, and that all bytes read were
 // written. Times are steps, half-open; the time after the last step is between two inferences.
 //
-//   value          from the first step of the first layer that writes the value, or from the start for an input, to the last
-//                  step of the last layer that uses the value; an output to the end of the time between inferences, and
-//                  so the arguments of a layer that exchanges, which may have to be called again
-//   scratch        its step
-//   load           from the step after which the load may start to the last step that uses its weights, in any layer;
-//                  pinned: always
-//   read ahead     from the start to the last step that uses the load, and again from where the load may start to the end
-//   read bytes     of loads that prepare weights: from the step after which the load may start to the first step that uses
-//                  the prepared weights. Such loads may share a place: the loader sees to that. Kept bytes: always, and
-//                  once for loads that read the same.
+//   values, scratch: step_check.cc
+//   weights        from the step after which their operation may begin to the last step that uses them, in any layer; ahead: from
+//                  there to the end of the tape before, and from the start to that step; in the kept range: always
+//   stored weights that are prepared from: from the step after which their read may begin to the step that the preparation is complete
+//                  before. Such reads may share a place: the loader sees to that.
 //
-// Contents that are live at the same time must not share a byte, except a result and the operand that it overwrites.
+// Contents that are live at the same time must not share a byte, except a result and the operand that it overwrites. A tape
+// starts from contents of the kept range, and leaves others: all tapes that lead to one tape leave the same.
 #include <algorithm>
 #include <map>
 #include <memory_resource>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "program/plan_checker.h"
 #include "program/program.h"
+#include "program/step_check.h"
+#include "program/tapes.h"
 
 namespace flexcomp {
 namespace {
 
-template <typename... Parts>
-void Require(bool holds, const Rung& rung, const Parts&... parts) {
-  if (!holds) RaiseError("ArtifactError", "the plan for ", rung.budget, " bytes is wrong: ", parts...);
-}
+constexpr size_t kMostItems = 3;  // that a load leaves in the arena at a time
 
-// A layer from its first block to its last.
-struct Run {
-  uint32_t layer, begin, end;  // steps
-};
-
-struct Life {
-  uint32_t begin = UINT32_MAX, end = 0;
-};
-
-// Bytes of the arena in use.
-struct Use {
-  uint32_t begin, end;
+// Weights in the arena.
+struct Item {
   uint64_t low, high;
+  uint64_t source;  // of stored weights: the byte of the data section
+  const Layer* made;
+  uint32_t first;  // of prepared weights: the block
+  uint32_t begin = 0, end = 0;  // until the last step that uses the weights; 0: none
+  uint32_t load = 0;
+  uint32_t taken = 0;  // copied, or prepared from, before this step begins
+  bool own = false;    // of an operation of the tape that is checked; otherwise from before, or ahead of the next tape
 };
+using Items = std::pmr::vector<Item>;  // by their addresses
 
-// How much of a value is written: pieces in order, each with the part of its bytes. Several layers may write parts of
-// the same range, such as channels of every pixel.
-class Coverage {
+// The weights over time.
+class TapeCheck {
  public:
-  using allocator_type = std::pmr::polymorphic_allocator<>;
-  explicit Coverage(const allocator_type& memory) : pieces_(memory) {}
-  Coverage(Coverage&& other, const allocator_type& memory) : pieces_(std::move(other.pieces_), memory) {}
+  // `uses`: by the values and scratch of its steps.
+  TapeCheck(const Rung& rung, const Program& program, const Tape& tape, const Uses& uses, std::pmr::memory_resource* memory)
+      : rung_(rung), program_(program), tape_(tape), memory_(memory), steps_(static_cast<uint32_t>(tape.steps.size())),
+        uses_(uses.begin(), uses.end(), memory), items_(memory), taken_(memory) {}
 
-  // False: more is written than there is.
-  bool Write(uint64_t low, uint64_t high, double part) {
-    Split(low);
-    Split(high);
-    uint64_t at = low;
-    for (auto piece = pieces_.lower_bound(low); at < high; ++piece) {
-      if (piece == pieces_.end() || piece->first > at) {
-        const uint64_t end = piece == pieces_.end() ? high : std::min(high, piece->first);
-        piece = pieces_.emplace_hint(piece, at, Piece{end, 0});
-      }
-      Piece& written = piece->second;
-      written.part = part == 1 ? 1 : written.part + part;
-      if (written.part > 1 + kSlack) return false;
-      at = written.end;
-    }
-    return true;
-  }
-  bool Holds(uint64_t low, uint64_t high) const {
-    auto piece = pieces_.upper_bound(low);
-    if (piece == pieces_.begin()) return false;
-    for (--piece; piece != pieces_.end() && piece->first <= low && piece->second.part >= 1 - kSlack; ++piece) {
-      low = piece->second.end;
-      if (low >= high) return true;
-    }
-    return false;
-  }
-
- private:
-  static constexpr double kSlack = 1e-6;  // parts are added up
-  struct Piece {
-    uint64_t end;
-    double part;
-  };
-  void Split(uint64_t at) {
-    auto piece = pieces_.upper_bound(at);
-    if (piece == pieces_.begin()) return;
-    --piece;
-    if (piece->first == at || piece->second.end <= at) return;
-    pieces_.emplace(at, piece->second);
-    piece->second.end = at;
-  }
-
-  std::pmr::map<uint64_t, Piece> pieces_;  // by their start
-};
-
-class PlanCheck {
- public:
-  PlanCheck(const Rung& rung, const Program& program, std::pmr::memory_resource* memory)
-      : rung_(rung), program_(program), memory_(memory), steps_(static_cast<uint32_t>(rung.steps.size())), runs_(memory),
-        lives_(program.values.size(), memory), uses_(memory) {}
-
-  void Check() {
-    FindRuns();
-    CheckContents();
-    FindLives();
-    for (const Run& run : runs_) ReplaceOperand(run);
-    for (size_t v = 0; v < lives_.size(); ++v)
-      if (lives_[v].end > 0) Add(lives_[v].begin, lives_[v].end, rung_.value_at[v], program_.values[v].nbytes);
-    for (uint32_t i = 0; i < steps_; ++i)
-      if (const uint64_t nbytes = LayerOf(i).scratch_nbytes) Add(i, i + 1, rung_.steps[i].scratch_at, nbytes);
-    AddLoads();
+  // From the contents of the kept range, `before`, to those that the tape leaves; `next` may begin ahead.
+  void Check(const Items& before, const Tape& next, Items& left) {
+    for (const Item& item : before) items_.emplace(item.low, item);
+    FollowTape(next, left);
     CheckOverlaps();
   }
-  // Of a plan that was checked: bytes that loads keep which others before them keep already.
-  uint64_t kept_again() const { return kept_again_; }
 
  private:
-  const Layer& LayerOf(uint32_t step) const { return program_.layers[rung_.steps[step].layer]; }
+  const Layer& LayerOf(uint32_t step) const { return program_.layers[tape_.steps[step].layer]; }
 
-  // Every layer is computed from its first block to its last, in order and with no other in between.
-  void FindRuns() {
-    uint32_t done = 0, blocks = 0;
-    for (uint32_t i = 0; i < steps_; ++i) {
-      const Step& step = rung_.steps[i];
-      if (done == blocks) {
-        runs_.push_back({step.layer, i, i});
-        done = 0;
-        blocks = LayerOf(i).weights ? LayerOf(i).weights->blocks : 1;
+  // Follows the certain contents of the arena at the start of each step, and so finds the weights of each.
+  void FollowTape(const Tape& next, Items& left) {
+    uint32_t done = 0;
+    const auto follow = [&](uint32_t end, uint32_t computed) {
+      for (; done < end; ++done) {
+        const Operation& operation = tape_.operations[done];
+        const uint32_t begin = static_cast<uint32_t>(std::max(operation.after, 0));
+        RequireOfPlan(begin <= computed, rung_, "load ", operation.load, " and step ", computed, " of budget ", rung_.budget, " wait for each other");
+        Follow(operation, begin, computed + 1, true);
       }
-      Require(step.layer == runs_.back().layer && step.first == done, rung_, "step ", i, " comes before blocks from ", done,
-              " of layer ", program_.layers[runs_.back().layer].name);
-      done += step.count;
-      runs_.back().end = i + 1;
-    }
-    Require(done == blocks, rung_, "the last layer lacks blocks from ", done, " on");
-  }
-
-  // Whatever is read has been written, and inputs are not.
-  void CheckContents() const {
-    std::pmr::vector<Coverage> written(program_.values.size(), memory_);
-    std::pmr::vector<bool> given(program_.values.size(), false, memory_);
-    for (const Port& port : program_.inputs) {
-      given[port.value] = true;
-      written[port.value].Write(0, port.type.nbytes, 1);
-    }
-    for (const State& state : program_.states) {
-      given[state.value] = true;
-      written[state.value].Write(state.offset, state.offset + state.type.nbytes, 1);
-    }
-    for (const Run& run : runs_) {
-      const Layer& layer = program_.layers[run.layer];
-      for (const Arg& arg : layer.args)
-        Require(arg.kind != ArgKind::kValue || arg.written > 0 ||
-                    written[arg.value].Holds(arg.offset, arg.offset + arg.type.nbytes),
-                rung_, "layer ", layer.name, " reads of value ", program_.values[arg.value].name, " what no layer has written");
-      for (const Arg& arg : layer.args) {
-        Require(!arg.exchanged || !given[arg.value] || IsState(arg.value), rung_, "layer ", layer.name, " exchanges bytes of an input");
-        if (arg.kind != ArgKind::kValue || arg.written == 0) continue;
-        const double part = static_cast<double>(arg.written) / static_cast<double>(arg.type.nbytes);
-        Require(!given[arg.value] && written[arg.value].Write(arg.offset, arg.offset + arg.type.nbytes, part), rung_, "layer ",
-                layer.name, " writes to value ", program_.values[arg.value].name, ", which is an input or complete");
-      }
-    }
-    for (const Port& port : program_.outputs)
-      Require(written[port.value].Holds(0, port.type.nbytes), rung_, "output ", port.name, " is not written");
-    for (const State& state : program_.states)
-      Require(state.exchanged() ? Exchanges(state) : written[state.result].Holds(0, state.type.nbytes), rung_, "what state ",
-              state.input, " becomes is not written");
-  }
-
-  bool IsState(uint32_t value) const { return !program_.states.empty() && program_.states.front().value == value; }
-
-  // Whether a layer exchanges the state; each such layer exchanges bytes of just one state (checked in
-  // `program/check.cc`).
-  bool Exchanges(const State& state) const {
-    return std::ranges::any_of(runs_, [&](const Run& run) {
-      return std::ranges::any_of(program_.layers[run.layer].args, [&](const Arg& arg) {
-        return arg.exchanged && arg.value == state.value && arg.offset == state.offset;
-      });
-    });
-  }
-
-  void FindLives() {
-    const auto live = [this](uint32_t value, uint32_t begin, uint32_t end) {
-      lives_[value] = {std::min(lives_[value].begin, begin), std::max(lives_[value].end, end)};
     };
-    for (const Port& port : program_.inputs) live(port.value, 0, 1);
-    for (const State& state : program_.states) live(state.value, 0, steps_ + 1);
-    for (const Run& run : runs_)
-      for (const Arg& arg : program_.layers[run.layer].args)
-        if (arg.kind == ArgKind::kValue) live(arg.value, run.begin, program_.layers[run.layer].exchanges() ? steps_ + 1 : run.end);
-    for (const Port& port : program_.outputs) live(port.value, lives_[port.value].begin, steps_ + 1);
-    for (const State& state : program_.states) live(state.result, lives_[state.result].begin, steps_ + 1);
-  }
-
-  // Where a result takes the place of an operand that the kernel may overwrite, and that ends there, the operand's life
-  // is over when the layer begins: the result protects its bytes from then on.
-  void ReplaceOperand(const Run& run) {
-    const Layer& layer = program_.layers[run.layer];
-    const Arg* result = nullptr;
-    for (const Arg& arg : layer.args) {
-      if (arg.kind != ArgKind::kValue || arg.written == 0) continue;
-      if (result != nullptr) return;
-      result = &arg;
-    }
-    if (result == nullptr || lives_[result->value].begin != run.begin) return;
-    for (const Arg& operand : layer.args) {
-      if (operand.kind != ArgKind::kValue || !operand.over || operand.value == result->value) continue;
-      const auto uses = std::ranges::count_if(layer.args, [&](const Arg& arg) {
-        return arg.kind == ArgKind::kValue && arg.value == operand.value;
-      });
-      Life& life = lives_[operand.value];
-      if (uses == 1 && life.begin < run.begin && life.end == run.end && operand.offset == 0 && result->offset == 0 &&
-          operand.type.nbytes == result->type.nbytes && rung_.value_at[operand.value] == rung_.value_at[result->value] &&
-          program_.values[operand.value].nbytes == program_.values[result->value].nbytes)
-        life.end = run.begin;
-    }
-  }
-
-  // Follows the certain contents of the arena at the start of each step, and so finds the load of each step's weights.
-  void AddLoads() {
-    std::pmr::map<uint64_t, uint32_t> placed(memory_);  // by their ends: the loads that lie in the arena whole
-    std::pmr::vector<uint32_t> first(rung_.loads.size(), 0, memory_), last(rung_.loads.size(), 0, memory_);  // ends of the steps that use them
-    uint32_t loaded = 0;
     for (uint32_t i = 0; i < steps_; ++i) {
-      const Step& step = rung_.steps[i];
-      for (; loaded < step.need; ++loaded) {
-        if (rung_.loads[loaded].nbytes == 0) continue;  // of a first inference
-        const Use brought = Brought(rung_.loads[loaded]);
-        auto other = placed.upper_bound(brought.low);
-        while (other != placed.end() && Brought(rung_.loads[other->second]).low < brought.high) other = placed.erase(other);
-        placed.emplace(brought.high, loaded);
-      }
-      if (!LayerOf(i).weights) continue;
-      const LayerWeights& weights = *LayerOf(i).weights;
-      // One load, or where weights are prepared several.
-      const uint64_t end = static_cast<uint64_t>(step.weights_at) + step.count * weights.block_nbytes;
-      for (uint64_t at = static_cast<uint64_t>(step.weights_at); at < end;) {
-        const auto found = placed.upper_bound(at);
-        const bool brings = found != placed.end() && Brings(rung_.loads[found->second], step, weights, at);
-        Require(brings && (weights.preparation || end <= found->first), rung_, "no load that step ", i,
-                " waits for brings its weights (layer ", LayerOf(i).name, ")");
-        last[found->second] = i + 1;
-        if (first[found->second] == 0) first[found->second] = i + 1;
-        at = found->first;
-      }
+      follow(tape_.need[i], i);
+      if (LayerOf(i).weights) UseWeights(i, *LayerOf(i).weights);
     }
-    AddRead(first);
-    for (uint32_t j = 0; j < rung_.loads.size(); ++j) {
-      const Load& load = rung_.loads[j];
-      if (load.nbytes == 0) continue;
-      Require(last[j] > 0, rung_, "no step uses load ", j);
-      const Use brought = Brought(load);
-      const uint64_t nbytes = brought.high - brought.low;
-      if (load.pinned) {
-        Add(0, steps_ + 1, brought.low, nbytes);
-      } else if (load.ahead) {
-        Require(load.after >= last[j], rung_, "load ", j, " is read ahead while step ", last[j] - 1, " uses it");
-        Add(0, last[j], brought.low, nbytes);
-        Add(load.after, steps_ + 1, brought.low, nbytes);
-      } else {
-        Add(load.after, last[j], brought.low, nbytes);
+    follow(static_cast<uint32_t>(tape_.operations.size()), steps_);
+    left.clear();
+    for (const auto& [low, item] : items_)
+      if (low >= rung_.working) left.push_back({item.low, item.high, item.source, item.made, item.first});
+    for (const Operation& operation : next.operations)
+      if (operation.ahead()) Follow(operation, operation.StepsBefore(steps_), steps_ + 1, false);
+    for (const auto& [low, item] : items_) {
+      End(item);
+      if (low >= rung_.working) Add(uses_, 0, steps_ + 1, item.low, item.high - item.low);
+    }
+    for (auto& [low, uses] : taken_) AddTogether(uses);
+  }
+
+  // `begin`: the steps after which the operation begins; complete before step `end`.
+  void Follow(const Operation& operation, uint32_t begin, uint32_t end, bool own) {
+    Item item{operation.to, operation.to + operation.nbytes, operation.from, nullptr, 0, begin, 0, operation.load, 0, own};
+    if (operation.kind != Operation::Kind::kRead) {
+      Item& from = Holding(operation);
+      from.taken = end;
+      item.source = from.source + (operation.from - from.low);
+    }
+    if (operation.kind == Operation::Kind::kPrepare) {
+      item.made = &program_.layers[operation.layer];
+      item.first = operation.first;
+      RequireOfPlan(item.source == StoredRange(*item.made, item.first, operation.count).begin, rung_, "load ", operation.load,
+              " is prepared from other weights");
+      item.source = 0;
+    }
+    Clear(item, operation.after == Operation::kAnytime);
+    items_.emplace(item.low, item);
+  }
+
+  // The stored weights that an operation takes.
+  Item& Holding(const Operation& operation) {
+    auto found = items_.upper_bound(operation.from);
+    const bool holds = found != items_.begin() && (--found)->second.made == nullptr && operation.from < found->second.high &&
+                       operation.from_nbytes <= found->second.high - operation.from;
+    RequireOfPlan(holds, rung_, "load ", operation.load, " is prepared from bytes that no load brings");
+    return found->second;
+  }
+
+  // Operations begin in order, but for reads that begin at any time: these need a place where nothing was.
+  void Clear(const Item& item, bool anytime) {
+    auto other = items_.upper_bound(item.low);
+    if (other != items_.begin() && std::prev(other)->second.high > item.low) --other;
+    while (other != items_.end() && other->first < item.high) {
+      const Item over = other->second;
+      RequireOfPlan(!anytime && over.end <= item.begin, rung_, "bytes [", item.low, ", ", item.high, ") are in use when step ", item.begin,
+              " begins, which needs them too");
+      other = items_.erase(other);
+      End(over);
+      if (over.made != nullptr || over.low < rung_.working) continue;
+      // The rest of stored weights that stay may be prepared later.
+      if (over.low < item.low) {
+        Item left = over;
+        left.high = item.low;
+        items_.emplace(left.low, left);
+      }
+      if (over.high > item.high) {
+        Item right = over;
+        right.source += item.high - over.low;
+        right.low = item.high;
+        items_.emplace(right.low, right);
       }
     }
   }
 
-  // The place of a load's result.
-  Use Brought(const Load& load) const {
-    if (!load.prepared) return {0, 0, load.target, load.target + load.nbytes};
-    const Prepared& made = *load.prepared;
-    return {0, 0, made.at, made.at + made.count * program_.layers[made.layer].weights->block_nbytes};
+  // What was, or will be, in use. The kept range is always in use, wherever there is something at the end.
+  void End(const Item& item) {
+    RequireOfPlan(!item.own || steps_ == 0 || item.end > 0 || item.taken > 0, rung_, "no step uses load ", item.load);
+    if (item.low >= rung_.working) return;
+    const uint32_t end = item.own ? std::max(item.end, item.taken) : steps_ + 1;
+    if (item.taken > 0) {
+      taken_[item.low].push_back({item.begin, end, item.low, item.high});
+    } else {
+      Add(uses_, item.begin, end, item.low, item.high - item.low);
+    }
   }
 
-  // Whether the load brings the weights of a step that lie from `at` on, as far as the load reaches.
-  bool Brings(const Load& load, const Step& step, const LayerWeights& weights, uint64_t at) const {
-    if (at < Brought(load).low || weights.preparation.has_value() != load.prepared.has_value()) return false;
-    const uint64_t in_step = at - static_cast<uint64_t>(step.weights_at);
-    if (load.prepared) {
-      const int64_t blocks = int64_t{load.prepared->first} - step.first;
-      return MakeTheSame(load.prepared->layer, step.layer) && static_cast<int64_t>(in_step) - static_cast<int64_t>(at - load.prepared->at) ==
-                                                       blocks * static_cast<int64_t>(weights.block_nbytes);
+  void UseWeights(uint32_t i, const LayerWeights& weights) {
+    const Step& step = tape_.steps[i];
+    // One load, or where weights are prepared several.
+    const uint64_t end = static_cast<uint64_t>(step.weights_at) + step.count * weights.block_nbytes;
+    for (uint64_t at = static_cast<uint64_t>(step.weights_at); at < end;) {
+      auto found = items_.upper_bound(at);
+      const bool holds = found != items_.begin() && (--found)->second.high > at && Holds(found->second, i, weights, at);
+      RequireOfPlan(holds && (weights.preparation || end <= found->second.high), rung_, "no load that step ", i,
+              " waits for brings its weights (layer ", LayerOf(i).name, ")");
+      found->second.end = i + 1;
+      at = found->second.high;
     }
-    const uint64_t begin = weights.offset + step.first * weights.block_nbytes + in_step;
-    return begin >= load.source && begin - load.source == at - load.target;
+  }
+
+  // Whether these are the weights of a step that lie from `at` on, as far as they reach.
+  bool Holds(const Item& item, uint32_t i, const LayerWeights& weights, uint64_t at) const {
+    const Step& step = tape_.steps[i];
+    if (weights.preparation.has_value() != (item.made != nullptr)) return false;
+    const uint64_t in_step = at - static_cast<uint64_t>(step.weights_at), in_item = at - item.low;
+    if (item.made == nullptr) return item.source + in_item == weights.offset + step.first * weights.block_nbytes + in_step;
+    return MakeTheSame(*item.made, LayerOf(i)) &&
+           static_cast<int64_t>(in_step) - static_cast<int64_t>(in_item) ==
+               (int64_t{item.first} - step.first) * static_cast<int64_t>(weights.block_nbytes);
   }
 
   // Whether two layers, both with weights that are prepared, have the same: made by one kernel of the same bytes.
-  bool MakeTheSame(uint32_t layer, uint32_t other) const {
-    if (layer == other) return true;
-    const Layer &one = program_.layers[layer], &two = program_.layers[other];
+  static bool MakeTheSame(const Layer& one, const Layer& two) {
+    if (&one == &two) return true;
     const Preparation &made = *one.weights->preparation, &of = *two.weights->preparation;
     return one.weights->offset == two.weights->offset && one.weights->blocks == two.weights->blocks &&
            one.weights->block_nbytes == two.weights->block_nbytes && made.kernel == of.kernel && made.channels == of.channels &&
@@ -305,46 +190,19 @@ class PlanCheck {
            one.dtype.bits == two.dtype.bits && one.dtype.lanes == two.dtype.lanes;
   }
 
-  // Reads for preparation. Loads that read to the same place share that place: there it is in use whenever one of them may
-  // read. `first` are the ends of the first steps that use the results of the loads.
-  void AddRead(const std::pmr::vector<uint32_t>& first) {
-    std::pmr::map<uint64_t, std::pmr::vector<Use>> places(memory_);  // by their start
-    std::pmr::map<uint64_t, const Load*> kept(memory_);  // by their start
-    for (uint32_t j = 0; j < rung_.loads.size(); ++j) {
-      const Load& load = rung_.loads[j];
-      if (!load.prepared) continue;
-      if (load.kept) {
-        const auto [found, added] = kept.emplace(load.target, &load);
-        if (added || found->second->source != load.source || found->second->nbytes != load.nbytes) {
-          Add(0, steps_ + 1, load.target, load.nbytes);
-        } else {
-          kept_again_ += load.nbytes;
-        }
-        continue;
+  // Loads that are read to the same place and prepared there share that place: it is in use whenever one of them may be there.
+  void AddTogether(Uses& uses) {
+    std::ranges::sort(uses, {}, &Use::begin);
+    Use together = uses.front();
+    for (const Use& use : uses) together.high = std::max(together.high, use.high);
+    for (const Use& use : uses) {
+      if (use.begin > together.end) {
+        uses_.push_back(together);
+        together.begin = use.begin;
       }
-      std::pmr::vector<Use>& uses = places[load.target];
-      const uint64_t high = load.target + load.nbytes;
-      uses.push_back({load.ahead ? 0 : load.after, first[j], load.target, high});
-      if (load.ahead) uses.push_back({load.after, steps_ + 1, load.target, high});
+      together.end = std::max(together.end, use.end);
     }
-    for (auto& [low, uses] : places) {
-      std::ranges::sort(uses, {}, &Use::begin);
-      Use together = uses.front();
-      for (const Use& use : uses) together.high = std::max(together.high, use.high);
-      for (const Use& use : uses) {
-        if (use.begin > together.end) {
-          uses_.push_back(together);
-          together.begin = use.begin;
-        }
-        together.end = std::max(together.end, use.end);
-      }
-      uses_.push_back(together);
-    }
-  }
-
-  void Add(uint32_t begin, uint32_t end, int64_t at, uint64_t nbytes) {
-    const auto low = static_cast<uint64_t>(at);
-    if (nbytes > 0) uses_.push_back({begin, end, low, low + nbytes});
+    uses_.push_back(together);
   }
 
   // Goes through the steps with the live uses by address: their ranges are disjoint, so that only neighbours can meet.
@@ -360,85 +218,106 @@ class PlanCheck {
       const auto behind = live.upper_bound(use.low);
       const bool free = (behind == live.end() || behind->first >= use.high) &&
                         (behind == live.begin() || std::prev(behind)->second <= use.low);
-      Require(free, rung_, "bytes [", use.low, ", ", use.high, ") are in use when step ", use.begin, " begins, which needs them too");
+      RequireOfPlan(free, rung_, "bytes [", use.low, ", ", use.high, ") are in use when step ", use.begin, " begins, which needs them too");
       live.emplace_hint(behind, use.low, use.high);
     }
   }
 
   const Rung& rung_;
   const Program& program_;
+  const Tape& tape_;
   std::pmr::memory_resource* const memory_;
   const uint32_t steps_;
-  std::pmr::vector<Run> runs_;
-  std::pmr::vector<Life> lives_;  // by value
-  std::pmr::vector<Use> uses_;
-  uint64_t kept_again_ = 0;
+  Uses uses_;
+  std::pmr::map<uint64_t, Item> items_;  // the contents of the arena, by their start
+  std::pmr::map<uint64_t, Uses> taken_;  // of stored weights that are prepared, by their start
 };
 
-// Bytes that a load leaves in the arena for the next inference.
-uint64_t Stays(const Load& load, const Program& program) {
-  if (load.kept || (load.pinned && !load.prepared)) return load.nbytes;
-  return load.pinned ? load.prepared->count * program.layers[load.prepared->layer].weights->block_nbytes : 0;
-}
+// Memory for the checks of a rung's tapes, one after the other.
+struct Room {
+  std::byte* at;
+  size_t kept, all;  // bytes for contents between tapes, and with those for the check of a tape
+};
 
-// The head's figures, which people and servers read; the plan is known to be right.
-void CheckHead(const RungHead& head, const Rung& rung, const Program& program, uint64_t kept_again) {
-  uint64_t pinned = 0 - kept_again, streamed = 0;
-  for (const Load& load : rung.loads) {
-    pinned += Stays(load, program);
-    if (!load.pinned && !load.kept) streamed += load.nbytes;
+// All tapes of a rung, and the head's figures, which people and servers read.
+void CheckTapes(const RungHead& head, const Rung& rung, const Program& program, const Tapes& tapes, const Room& room) {
+  std::pmr::monotonic_buffer_resource kept(room.at, room.kept);
+  Items none(&kept), first(&kept), filled(&kept), left(&kept);
+  for (Items* items : {&first, &filled, &left}) items->reserve(kMostItems * rung.loads.size());
+  Uses unused(&kept), uses(&kept);
+  uses.reserve(program.values.size() + rung.steps.size());
+  const auto check_steps = [&](std::span<const Step> steps) {
+    std::pmr::monotonic_buffer_resource memory(room.at + room.kept, room.all - room.kept);
+    uses.clear();
+    CheckSteps(rung, program, steps, &memory, uses);
+  };
+  const auto check = [&](const Tape& tape, const Items& before, const Tape& next, Items& after) {
+    std::pmr::monotonic_buffer_resource memory(room.at + room.kept, room.all - room.kept);
+    TapeCheck(rung, program, tape, tape.steps.empty() ? unused : uses, &memory).Check(before, next, after);
+  };
+  const auto leads = [&](const Items& items) {
+    const auto same = [](const Item& one, const Item& two) {
+      return one.low == two.low && one.high == two.high && one.source == two.source && one.made == two.made && one.first == two.first;
+    };
+    RequireOfPlan(std::ranges::equal(items, filled, same), rung, "different weights stay after different inferences");
+  };
+  const bool cold = !rung.cold.empty();
+  check(tapes.fill, none, tapes.steady, filled);
+  check_steps(tapes.first.steps);
+  check(tapes.first, none, cold ? tapes.second : tapes.steady, first);
+  if (cold) {
+    check_steps(tapes.steady.steps);
+  } else {
+    leads(first);
   }
-  Require(head.pinned == pinned, rung, "it is said to keep ", head.pinned, " bytes of weights and keeps ", pinned);
-  Require(head.streamed == streamed, rung, "it is said to read ", head.streamed, " bytes in an inference and reads ", streamed);
+  for (const Tape* tape : {&tapes.second, &tapes.settle}) {
+    if (!cold) break;
+    check(*tape, first, tapes.steady, left);
+    leads(left);
+  }
+  check(tapes.steady, filled, tapes.steady, left);
+  leads(left);
+
+  uint64_t pinned = 0, streamed = 0;
+  for (const Item& item : filled) pinned += item.high - item.low;
+  for (const Operation& operation : tapes.steady.operations)
+    if (operation.kind == Operation::Kind::kRead) streamed += operation.nbytes;
+  RequireOfPlan(head.pinned == pinned, rung, "it is said to keep ", head.pinned, " bytes of weights and keeps ", pinned);
+  RequireOfPlan(head.streamed == streamed, rung, "it is said to read ", head.streamed, " bytes in an inference and reads ", streamed);
 }
 
 }  // namespace
 
-void CheckPlan(const RungHead& head, const Rung& rung, const Program& program) {
-  std::pmr::memory_resource* const memory = std::pmr::get_default_resource();
-  PlanCheck check(rung, program, memory);
-  check.Check();
-  CheckHead(head, rung, program, check.kept_again());
-  if (rung.cold.empty()) return;
-  Rung first = RoomForFirst(program);
-  PlanFirst(rung, program, first);
-  PlanCheck(first, program, memory).Check();
-}
-
 void CheckPlans(const Program& program) {
+  TapeRoom tapes(program);
   for (const RungHead& head : program.rungs) {
     Rung rung;
     ReadPlan(head, program, rung);
-    CheckPlan(head, rung, program);
+    for (const bool queued : {false, true}) {
+      tapes.Make(rung, program, queued);
+      CheckTapes(head, rung, program, tapes.tapes(), {});
+    }
   }
 }
 
-PlanChecker::PlanChecker(const Program& program)
-    : program_(program), checked_(program.rungs.size(), false), first_(RoomForFirst(program)) {
+PlanChecker::PlanChecker(const Program& program, bool queued)
+    : program_(program), queued_(queued), checked_(program.rungs.size(), false), tapes_(program) {
   // A node of a map, or a place in a vector that grows, for all that a check notes of a step's arguments, a step and a load.
   constexpr size_t kNode = 128;
   const Most most = MostOf(program);
   const size_t args = MostArgs(program, [](const Arg&) { return true; });
-  room_nbytes_ = kNode * (9 * (size_t{most.steps} + most.loads) + 2 * program.values.size() + 3 * program.states.size() +
-                          3 * args * (size_t{most.steps} + most.cold));
+  kept_nbytes_ = 3 * kMostItems * (size_t{most.loads} + 1) * sizeof(Item) + (program.values.size() + size_t{most.steps} + 1) * sizeof(Use);
+  room_nbytes_ = kept_nbytes_ + kNode * (9 * (size_t{most.steps} + kMostItems * size_t{most.loads}) + 2 * program.values.size() +
+                                         3 * program.states.size() + 3 * args * (size_t{most.steps} + most.cold));
   room_.reset(new std::byte[room_nbytes_]);  // not initialised: memory that no check uses costs nothing
 }
 
 void PlanChecker::Check(size_t rung) {
   const std::lock_guard lock(mutex_);
   if (checked_[rung]) return;
-  const auto check = [this](const Rung& plan) {
-    std::pmr::monotonic_buffer_resource memory(room_.get(), room_nbytes_);
-    PlanCheck check(plan, program_, &memory);
-    check.Check();
-    return check.kept_again();
-  };
   const Rung& plan = program_.Decode(rung);
-  CheckHead(program_.rungs[rung], plan, program_, check(plan));
-  if (!plan.cold.empty()) {
-    PlanFirst(plan, program_, first_);
-    check(first_);
-  }
+  tapes_.Make(plan, program_, queued_);
+  CheckTapes(program_.rungs[rung], plan, program_, tapes_.tapes(), {room_.get(), kept_nbytes_, room_nbytes_});
   checked_[rung] = true;
 }
 

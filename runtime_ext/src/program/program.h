@@ -217,7 +217,7 @@ struct Program {
 Program ReadProgram(std::string_view bytes);
 Program ReadProgram(std::string&& bytes) = delete;
 // Decodes and validates a plan: after this, no index, address or wait of the rung can go wrong, whatever the bytes
-// were, if its kernels take the layers' arguments: SymbolOf (signature.h) sees to that. CheckPlan checks the contents
+// were, if its kernels take the layers' arguments: SymbolOf (signature.h) sees to that. PlanChecker checks the contents
 // of the arena over time, before execution. `rung` is empty before, and takes all memory. Throws ArtifactError.
 void ReadPlan(const RungHead& head, const Program& program, Rung& rung);
 
@@ -248,16 +248,8 @@ FileRange PagesOf(const Layer& layer);
 
 // The step that `cold` stands for.
 Step FirstStep(const Cold& cold, const Rung& rung, const Program& program);
-// The work of the first inference of a rung, as a rung of its own: `first`, which has room for that. The loads are
-// those of `rung`, unnecessary ones with no bytes, and the counters advance alike.
-void PlanFirst(const Rung& rung, const Program& program, Rung& first) noexcept;
-// Finds the room that PlanFirst takes for any rung of the program.
-Rung RoomForFirst(const Program& program);
-
-// Checks the contents of the arena over time, in the first inference, too; the indices of the program and the bounds of
-// the arena are known to be right. And whether the head's figures are true. Throws ArtifactError.
-void CheckPlan(const RungHead& head, const Rung& rung, const Program& program);
-// Decodes, validates and looks at all plans, and keeps none. Throws ArtifactError.
+// Decodes and validates all plans, checks their tapes, and keeps none: the contents of the arena over time, and whether the heads' figures
+// are true; the indices of the program and the bounds of the arena are known to be right. Throws ArtifactError.
 void CheckPlans(const Program& program);
 
 // Bytes of the data section that blocks of a layer, whose weights are prepared, are made of.

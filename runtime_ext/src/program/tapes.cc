@@ -66,12 +66,13 @@ class TapeRoom::Writer {
       if (!read) AddRead(pages.begin, cold->at, pages.nbytes(), Operation::kAnytime);
       return;
     }
+    if (IsReadBefore(load)) return AddPrepare(load, after);
     const bool apart = queued_ && Apart(load, program_) != kNowhere;
     const bool alone = load.kept || (load.pinned && load.after == 0 && (!load.prepared || apart));
     AddWhole(load, alone ? Operation::kAnytime : after, after);
   }
   void AddFill(const Load& load) {
-    if (load.kept) AddRead(load.source, load.target, load.nbytes, 0);
+    if (load.kept && !IsReadBefore(load)) AddRead(load.source, load.target, load.nbytes, 0);
     if (load.pinned) AddWhole(load, 0, 0);
   }
   void AddSecond(const Load& load) {
@@ -89,6 +90,11 @@ class TapeRoom::Writer {
   }
 
  private:
+  // Whether a load before this one keeps the same bytes.
+  bool IsReadBefore(const Load& load) const {
+    const auto same = [&](const Load& one) { return one.kept && one.source == load.source && one.target == load.target && one.nbytes == load.nbytes; };
+    return load.kept && std::any_of(rung_.loads.begin(), rung_.loads.begin() + load_, same);
+  }
   int32_t Ahead(uint32_t steps) const { return static_cast<int32_t>(int64_t{steps} - static_cast<int64_t>(rung_.steps.size()) - 1); }
 
   Operation& Add(Operation::Kind kind, int32_t after, uint64_t from, uint64_t to, uint64_t nbytes) {
@@ -130,6 +136,13 @@ class TapeRoom::Writer {
   const size_t ahead_end_;
   size_t load_ = 0;
 };
+
+Step FirstStep(const Cold& cold, const Rung& rung, const Program& program) {
+  const Step& step = rung.steps[cold.step];
+  const Layer& layer = program.layers[cold.layer];
+  const uint64_t at = cold.at + (layer.weights->offset - PagesOf(layer).begin);
+  return {cold.layer, 0, layer.weights->blocks, step.need, static_cast<int64_t>(at), layer.scratch_nbytes > 0 ? step.scratch_at : -1};
+}
 
 TapeRoom::TapeRoom(const Program& program) {
   const Most most = MostOf(program);

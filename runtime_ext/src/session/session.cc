@@ -66,7 +66,7 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
       wanted_(ChooseRung(options.budget)),
       rung_(wanted_),
       memory_(processor_->MakeMemory(OwnNbytes(rung_))),
-      checker_(*program_),
+      checker_(*program_, file_->queued()),
       tapes_(*program_),
       calls_(*program_, FindKernels(*program_, *processor_)),
       preparer_(*program_, calls_.kernels(), *processor_) {

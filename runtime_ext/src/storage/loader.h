@@ -234,13 +234,13 @@ class Loader {
   uint32_t early_ = 0;        // reads before this operation that may begin at any time were begun
   uint64_t early_at_ = 0;     // and so many bytes of that one
 
-  // Of the thread that computes.
-  Place at_;  // of the current inference, or the next one where none runs
+  // Of the thread that computes, and looked at before each step: not in a cache line that the loader's thread changes.
+  alignas(64) Place at_;  // of the current inference, or the next one where none runs
   uint32_t started_count_ = 0;
   bool reading_ahead_ = true;
 
   // The work of preparing, written before other threads may steal parts.
-  const Operation* preparing_ = nullptr;
+  alignas(64) const Operation* preparing_ = nullptr;
   SharedWork preparation_;
 
   // Set before started_ rises.
