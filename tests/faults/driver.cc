@@ -73,9 +73,9 @@ void Play(const Scenario& scenario, uint64_t n, int variant) {
   }
   const std::optional<int> status = StatusOf(child);
   if (!status || (WIFSIGNALED(*status) && (WTERMSIG(*status) == SIGXCPU || WTERMSIG(*status) == SIGKILL)))
-    Note("hang", outcome->step, outcome->message);
+    Note("hang", outcome->doing, outcome->message);
   else if (!WIFEXITED(*status) || WEXITSTATUS(*status) != 0)
-    Note("crash", outcome->step, WIFSIGNALED(*status) ? ::strsignal(WTERMSIG(*status)) : "it ended itself");
+    Note("crash", outcome->doing, WIFSIGNALED(*status) ? ::strsignal(WTERMSIG(*status)) : "it ended itself");
   else if (n > 0 && outcome->call.name == nullptr)
     Note("unfired", "", "");
 }

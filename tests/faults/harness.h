@@ -31,6 +31,7 @@ struct Outcome {
   int errors = 0;
   volatile FaultedCall call = {};  // its name lies in the library that both processes have
   char verdict[16] = "right", step[32] = "", message[400] = "";
+  char doing[32] = "";  // the step that began last, in any thread
 };
 inline Outcome* outcome = nullptr;
 inline std::mutex mutex;
@@ -66,6 +67,7 @@ struct Window {
 // One error is allowed in the whole life of the process; then the same once more must succeed.
 template <typename Action>
 auto Attempt(const char* step, const Action& action, bool loading = false) {
+  std::snprintf(outcome->doing, sizeof(outcome->doing), "%s", step);
   for (;;) {
     std::string kind, message;
     try {
