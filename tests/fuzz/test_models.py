@@ -117,6 +117,10 @@ def test_a_difference_is_doubtful_where_onnx_leaves_it_open_and_nowhere_else():
         want, got = ({"y": np.float32([[1, one]])} for one in (1, -1))
         found = doubt(signs, want, got, x=np.float32([[1]]), w=np.float32([[largest, 3e-6]]))
         assert bool(found) == is_open
+    window = [make("BlackmanWindow", ["n"], ["y"], output_datatype=onnx.TensorProto.UINT8)]
+    for off in (1, 2):
+        want, got = {"y": np.uint8([0, 3, 0])}, {"y": np.uint8([0, 3 - off, 0])}
+        assert ("last bit" in doubt(window, want, got, n=np.int64(3))) == (off == 1)
     # Integers beyond 2^53 excuse their own differences only.
     power = [make("Mod", ["x", "z"], ["y"])]
     large = np.array([2**60 + 1, 5])
