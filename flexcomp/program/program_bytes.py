@@ -47,6 +47,9 @@ Program, format 9. Everything is little-endian and unpadded; counts and indices 
     str      = nbytes:u32 UTF-8
     list<x>  = count:u32 x*
 
+Metadata "digests": BLAKE2b-128 of stored weights of layers, by which models of a pool find that they have equal ones
+(`flexcomp/program/digest.py`). A session that puts weights where others read them checks the weights against it.
+
 Plans are in the order of the rungs. A reader need not look at one before it executes it.
 
 A layer that exchanges has two arguments 7, one of them a state that becomes `value`, and besides only arguments 0. The same
@@ -88,7 +91,7 @@ from dataclasses import replace
 from flexcomp.errors import ArtifactError
 from flexcomp.printable import printable
 
-from .digest import Checksum, WeightsDigest
+from .digest import DIGESTS, Checksum, WeightsDigest, from_metadata, to_metadata
 from .program import (
     ALIGN,
     CUDA,
@@ -145,7 +148,8 @@ def encode_program(program: Program, weights: WeightsDigest) -> bytes:
     out.text(program.target)
     out.items(program.features, out.text)
     out.put("I", program.threads)
-    out.items(sorted(program.metadata.items()), lambda item: (out.text(item[0]), out.text(item[1])))
+    metadata = program.metadata | to_metadata(_stored(program.layers), weights.digests)
+    out.items(sorted(metadata.items()), lambda item: (out.text(item[0]), out.text(item[1])))
     out.put("QQIQ", weights.file_nbytes, weights.header_nbytes, weights.header_crc, weights.data_nbytes)
     out.items(weights.checksums, lambda c: out.put("QQI", c.offset, c.nbytes, c.crc))
     out.items((program.space,), out.text)
@@ -191,6 +195,11 @@ def _decode(blob: bytes) -> tuple[Program, WeightsDigest]:
         return _Reader(blob[:plans_at], _PREFIX.size + _SIZES.size).program(blob[plans_at:])
     except (struct.error, UnicodeDecodeError, KeyError) as error:
         raise ArtifactError(f"the program is malformed: {error}") from None
+
+
+def _stored(layers: Sequence[Layer]) -> list[tuple[int, int]]:
+    """Ranges of the data section that are weights of layers."""
+    return [(layer.weights.offset, layer.weights.stored_nbytes) for layer in layers if layer.weights]
 
 
 def _encode_plan(rung: Rung) -> bytes:
@@ -372,7 +381,11 @@ class _Reader:
             if _weights_nbytes(program, rung) != nbytes:
                 words = f"the plan for {rung.budget} bytes has other weights than it is said to"
                 raise ArtifactError(f"the program is malformed: {words}")
-        return program, WeightsDigest(header_nbytes, header_crc, data_nbytes, checksums)
+        try:
+            digests = from_metadata(_stored(layers), metadata.pop(DIGESTS)) if DIGESTS in metadata else {}
+        except ValueError as error:
+            raise ArtifactError(f"the program is malformed: {error}") from None
+        return program, WeightsDigest(header_nbytes, header_crc, data_nbytes, checksums, digests)
 
     def state(self) -> State:
         given, made, (value, offset, result) = self.text(), self.text(), self.get("IQI")

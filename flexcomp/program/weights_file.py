@@ -26,7 +26,7 @@ import numpy as np
 from flexcomp.files import replacing
 
 from .deferred import Array, pieces
-from .digest import Checksum, WeightsDigest
+from .digest import LEAST_DIGESTED, Checksum, WeightsDigest, new_digest
 from .program import ALIGN, PAGE
 
 WEIGHTS_FORMAT = "flexcomp.weights.1"
@@ -65,6 +65,7 @@ def write_weights(
     header_nbytes = len(_weights_header(tensors, metadata))  # the same with any digest
     edges = [0, *offsets[1:], end]
     checksums: list[Checksum] = []
+    digests: dict[tuple[int, int], bytes] = {}
     report(0, len(entries))
     with replacing(path) as partial, open(partial, "wb") as out:
         out.truncate(header_nbytes + end)  # gaps are holes, which read as zeros
@@ -73,12 +74,16 @@ def write_weights(
             array, offset = entries[position][1], offsets[position]
             begin, behind = edges[position : position + 2]
             crc = zlib.crc32(bytes(offset - begin))
-            at = offset
+            at, digest = offset, new_digest() if array.nbytes >= LEAST_DIGESTED else None
             for piece in pieces(array):
                 raw = memoryview(np.ascontiguousarray(piece).reshape(-1).view("u1"))
                 _write_all(out.fileno(), raw, header_nbytes + at)
                 crc, at = zlib.crc32(raw, crc), at + raw.nbytes
+                if digest:
+                    digest.update(raw)
             assert at == offset + array.nbytes, "the pieces of an array are all of it"
+            if digest:
+                digests[offset, array.nbytes] = digest.digest()
             return Checksum(begin, behind - begin, zlib.crc32(bytes(behind - at), crc))
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # NumPy and writing leave Python to others
@@ -88,7 +93,7 @@ def write_weights(
         content = b"".join(struct.pack("<QQI", c.offset, c.nbytes, c.crc) for c in checksums)
         header = _weights_header(tensors, metadata | {"content": hashlib.sha256(content).hexdigest()})
         out.write(header)
-    return WeightsDigest(len(header), zlib.crc32(header), end, tuple(checksums))
+    return WeightsDigest(len(header), zlib.crc32(header), end, tuple(checksums), digests)
 
 
 def _write_all(file: int, raw: memoryview, offset: int) -> None:

@@ -256,12 +256,12 @@ class Pool:
     def stats(self, *, at_once: bool = True) -> dict[str, Any]:
         """Counts and memory; all of one moment unless `at_once` is False, when no request waits for this call.
 
-        Keys: budget_bytes, claimed_bytes (that models hold, or inferences may hold by their end), resident_bytes (that are in
-        memory), reshared, lanes (bytes, resident_bytes, busy, waiting), models: by name requests, completed, failed, refused,
-        missed (deadlines, of those that were admitted), dropped (of these before they began), cancelled, restarts, waiting,
-        running, rate (learnt; None: not yet), rung, working_bytes, kept_bytes, resident_bytes, broken (why the model cannot
-        run, or None); wait_ms, latency_ms, stall_ms, bytes_read of the last inference; total_latency_ms, total_stall_ms,
-        total_bytes_read of all.
+        Keys: budget_bytes, claimed_bytes (that models hold, or inferences may hold by their end), shared_bytes (of these, for
+        weights that several models have), resident_bytes (that are in memory), reshared, lanes (bytes, resident_bytes, busy,
+        waiting), models: by name requests, completed, failed, refused, missed (deadlines, of those that were admitted), dropped
+        (of these before they began), cancelled, restarts, waiting, running, rate (learnt; None: not yet), rung, working_bytes,
+        kept_bytes, shared_bytes, resident_bytes (of its own), broken (why the model cannot run, or None); wait_ms, latency_ms,
+        stall_ms, bytes_read of the last inference; total_latency_ms, total_stall_ms, total_bytes_read of all.
         """
         with translated():
             return json.loads(function(self._pool, "stats" if at_once else "stats_in_passing")())

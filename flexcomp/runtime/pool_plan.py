@@ -19,7 +19,8 @@ class PooledModel:
     rung: int
     rungs: int
     working_bytes: int  # of the lane, in an inference
-    kept_bytes: int  # between inferences
+    kept_bytes: int  # between inferences, besides shared ones
+    shared_bytes: int  # of weights that other models of the pool have, too
     predicted_ms: float
     likely_ms: float  # as its inferences have shown
 
@@ -30,6 +31,7 @@ class PoolPlan:
 
     budget_bytes: int
     bytes: int  # that all need together
+    shared_bytes: int  # of these, weights that several models have
     least_bytes: int  # the smallest budget for these models
     most_bytes: int  # with more, nothing gets faster
     lane_bytes: tuple[int, ...]
@@ -45,7 +47,8 @@ class PoolPlan:
         lines = ["  ".join(row) for row in zip(names, *others, strict=True)]
         lanes = " + ".join(human_bytes(nbytes, self.units) for nbytes in self.lane_bytes)
         used, budget = (human_bytes(nbytes, self.units) for nbytes in (self.bytes, self.budget_bytes))
-        return "\n".join([*lines, f"{used} of {budget}, of which lanes work in {lanes}"])
+        shared = f" and {human_bytes(self.shared_bytes, self.units)} are weights of several models" if self.shared_bytes else ""
+        return "\n".join([*lines, f"{used} of {budget}, of which lanes work in {lanes}{shared}"])
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def _row(model: PooledModel, units: Units) -> tuple[str, ...]:
         f"{model.urgency * model.rate:.3g}",
         f"{model.rung + 1} of {model.rungs}",
         human_bytes(model.working_bytes, units),
-        human_bytes(model.kept_bytes, units),
+        human_bytes(model.kept_bytes + model.shared_bytes, units),
         f"{model.predicted_ms:.2f} ms",
         f"{model.likely_ms:.2f} ms",
     )

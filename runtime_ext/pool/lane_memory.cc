@@ -21,8 +21,9 @@ uint64_t RoundedUp(uint64_t nbytes, uint64_t unit) noexcept { return (nbytes + u
 
 }  // namespace
 
-LaneMemory::LaneMemory() {
-  reserved_ = RoundedUp(static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * SystemPage(), kHugePage);
+LaneMemory::LaneMemory() : LaneMemory(static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * SystemPage()) {}
+
+LaneMemory::LaneMemory(uint64_t most) : reserved_(RoundedUp(most, kHugePage)) {
   mapped_nbytes_ = reserved_ + kHugePage;
   void* mapped = ::mmap(nullptr, mapped_nbytes_, PROT_NONE, kReserved, -1, 0);
   if (mapped == MAP_FAILED) RaiseError("BudgetError", "cannot reserve ", mapped_nbytes_, " bytes of addresses: ", ErrnoText(errno));

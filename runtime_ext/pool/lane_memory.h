@@ -9,8 +9,9 @@ namespace flexcomp {
 // Addresses that stay, and memory that is mapped and given back there.
 class LaneMemory {
  public:
-  // Reserves as many addresses as this machine has memory. Throws BudgetError.
+  // Reserves as many addresses as this machine has memory, or for so many bytes. Throws BudgetError.
   LaneMemory();
+  explicit LaneMemory(uint64_t most);
   ~LaneMemory();
   LaneMemory(const LaneMemory&) = delete;
   LaneMemory& operator=(const LaneMemory&) = delete;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "pool/clock.h"
+#include "pool/shared_choice.h"
 
 namespace flexcomp {
 namespace {
@@ -35,6 +36,18 @@ Shares ShareSoon(std::vector<ShareModel>& models, std::vector<std::vector<uint32
       thin(kept[i]);
     }
   }
+}
+
+constexpr int kMostTries = 8;
+
+// Of each network the rung that keeps most, among those.
+Rungs Largest(const Networks& networks, const std::vector<Rungs>& among) {
+  Rungs largest;
+  for (size_t i = 0; i < networks.size(); ++i) {
+    const auto kept = [&](uint32_t rung) { return networks[i]->ladder()[rung].kept; };
+    largest.push_back(*std::ranges::max_element(among[i], {}, kept));
+  }
+  return largest;
 }
 
 }  // namespace
@@ -75,7 +88,7 @@ double Roster::DeadlineOf(const Network& network) const noexcept {
   return deadline;
 }
 
-std::vector<ShareModel> Roster::ShareModels(double now, bool meet_deadlines, std::vector<Targets>& kept) const {
+std::vector<ShareModel> Roster::ShareModels(double now, bool meet_deadlines, std::vector<Rungs>& kept) const {
   std::vector<ShareModel> models;
   kept.clear();
   for (const auto& network : networks_) {
@@ -116,23 +129,65 @@ std::vector<ShareModel> Roster::ShareModels(double now, bool meet_deadlines, std
   return models;
 }
 
-std::optional<Roster::Targets> Roster::FindShares(uint64_t budget, bool by_swapnet, double now, uint64_t& least) const {
-  std::vector<Targets> kept;
+std::optional<Roster::Targets> Roster::FindShares(uint64_t budget, bool by_swapnet, bool thorough, double now, uint64_t& least) const {
+  std::vector<Rungs> kept;
   for (const bool meet_deadlines : {true, false}) {
     std::vector<ShareModel> models = ShareModels(now, meet_deadlines, kept);
-    Shares shares = by_swapnet ? ShareBySwapNet(models, budget) : ShareSoon(models, kept, budget);
-    least = shares.least;
-    if (shares.rungs.empty()) continue;
-    for (size_t i = 0; i < kept.size(); ++i) shares.rungs[i] = kept[i][shares.rungs[i]];
-    return std::move(shares.rungs);
+    // Rungs are found as if nothing were shared, for a budget with as many bytes more as are saved on these rungs: at first
+    // with the most that there can be.
+    uint64_t saved = by_swapnet || budget == 0 ? 0 : SavedNbytes(networks_, Largest(networks_, kept));
+    const bool shares_any = saved > 0;
+    for (int tries = kMostTries;; --tries) {
+      Shares shares = by_swapnet ? ShareBySwapNet(models, budget) : ShareSoon(models, kept, budget + saved);
+      least = shares.least;
+      Rungs rungs;
+      for (size_t i = 0; i < shares.rungs.size(); ++i) rungs.push_back(kept[i][shares.rungs[i]]);
+      if (rungs.empty()) {
+        if (saved == 0) break;
+        saved = 0;
+        continue;
+      }
+      if (by_swapnet) return Targets{std::move(rungs), Commons(networks_.size())};
+      if (const uint64_t found = saved > 0 ? SavedNbytes(networks_, rungs) : 0; shares.nbytes > budget + found) {
+        saved = tries > 0 ? std::min(found, saved - 1) : 0;
+        continue;
+      }
+      if (Rungs better = rungs; thorough && shares_any) {
+        ImproveShared(networks_, models, kept, budget, better);
+        Targets targets = TargetsOf(std::move(better), budget);
+        if (NbytesOf(targets) <= budget) return targets;  // pages of the system may be larger than those that count here
+      }
+      return TargetsOf(std::move(rungs), budget);
+    }
   }
   return std::nullopt;
+}
+
+Roster::Targets Roster::TargetsOf(Rungs rungs, uint64_t budget) const {
+  Targets targets{std::move(rungs), {}};
+  targets.common = ShareWeights(networks_, targets.rungs, true);
+  if (NbytesOf(targets) > budget) targets.common = ShareWeights(networks_, targets.rungs, false);
+  return targets;
+}
+
+uint64_t Roster::NbytesOf(const Targets& targets) const {
+  uint64_t sum = CommonNbytes(targets.common);
+  std::map<uint32_t, uint64_t> lanes;
+  for (size_t i = 0; i < networks_.size(); ++i) {
+    if (networks_[i]->broken) continue;
+    const ShareRung& rung = networks_[i]->ladder()[targets.rungs[i]];
+    uint64_t& working = lanes[networks_[i]->lane];
+    working = std::max(working, rung.working);
+    sum += targets.common[i] ? targets.common[i]->kept : rung.kept;
+  }
+  for (const auto& [lane, working] : lanes) sum += working;
+  return sum;
 }
 
 Roster::Targets Roster::Share(uint64_t budget, bool by_swapnet) const {
   if (networks_.empty()) return {};
   uint64_t least = 0;
-  auto targets = FindShares(budget, by_swapnet, Now(), least);
+  auto targets = FindShares(budget, by_swapnet, true, Now(), least);
   if (!targets)
     RaiseError("BudgetError", "a budget of ", budget, " bytes is too small for ", networks_.size(),
                networks_.size() > 1 ? " models: the smallest that is enough for them is " : " model: the smallest that is enough is ",
@@ -144,18 +199,18 @@ bool Roster::Pays(const Targets& found, double now) const {
   constexpr double kHorizon = 10, kLeastGain = 0.02;
   double before = 0, after = 0, moving = 0;
   int late_before = 0, late_after = 0;
-  std::vector<Targets> kept;
+  std::vector<Rungs> kept;
   const std::vector<ShareModel> models = ShareModels(now, false, kept);
   for (size_t i = 0; i < networks_.size(); ++i) {
     const Network& network = *networks_[i];
     if (network.broken) continue;
-    const ShareRung &used = network.ladder()[network.target], &better = network.ladder()[found[i]];
+    const ShareRung &used = network.ladder()[network.target], &better = network.ladder()[found.rungs[i]];
     const double cost = models[i].weight * network.latency.ratio(), deadline = DeadlineOf(network);
     before += cost * used.seconds;
     after += cost * better.seconds;
     late_before += network.latency.Safe(used.seconds) > deadline;
     late_after += network.latency.Safe(better.seconds) > deadline;
-    if (found[i] != network.target) moving += static_cast<double>(better.kept) / network.storage_rate;
+    if (found.rungs[i] != network.target) moving += static_cast<double>(better.kept) / network.storage_rate;
   }
   if (late_after != late_before) return late_after < late_before;
   return before - after >= kLeastGain * before && (before - after) * kHorizon >= moving;

@@ -11,6 +11,7 @@
 
 #include "pool/estimates.h"
 #include "pool/network.h"
+#include "pool/shared_weights.h"
 #include "pool/shares.h"
 
 namespace flexcomp {
@@ -41,9 +42,11 @@ struct Model {
 // nothing can fail any more.
 class Roster {
  public:
-  using Networks = std::vector<std::shared_ptr<Network>>;
   using Models = std::map<uint32_t, std::shared_ptr<Model>>;  // by number, in the order of their addition
-  using Targets = std::vector<uint32_t>;                      // a rung for each network
+  struct Targets {
+    Rungs rungs;
+    Commons common;
+  };
 
   const Networks& networks() const noexcept { return networks_; }
   const Models& models() const noexcept { return models_; }
@@ -59,15 +62,18 @@ class Roster {
 
   // Throws BudgetError where `budget` is too small.
   Targets Share(uint64_t budget, bool by_swapnet) const;
-  // None: `budget` is less than `least`, which is enough.
-  std::optional<Targets> FindShares(uint64_t budget, bool by_swapnet, double now, uint64_t& least) const;
+  // None: `budget` is less than `least`, which is enough. Weights that networks share count once; `thorough`: their rungs are chosen
+  // with more care, which may take some ten milliseconds.
+  std::optional<Targets> FindShares(uint64_t budget, bool by_swapnet, bool thorough, double now, uint64_t& least) const;
   // Whether `found` is so much better than the targets in use that changing pays.
   bool Pays(const Targets& found, double now) const;
 
  private:
+  Targets TargetsOf(Rungs rungs, uint64_t budget) const;
+  uint64_t NbytesOf(const Targets& targets) const;  // of all lanes and networks
   double DeadlineOf(const Network& network) const noexcept;  // the shortest of its models'; infinite: none
   // `kept`: the rungs that each of them chooses from. With those only that meet deadlines, where some do.
-  std::vector<ShareModel> ShareModels(double now, bool meet_deadlines, std::vector<Targets>& kept) const;
+  std::vector<ShareModel> ShareModels(double now, bool meet_deadlines, std::vector<Rungs>& kept) const;
 
   Networks networks_;  // readers of their memory keep them meanwhile
   Models models_;

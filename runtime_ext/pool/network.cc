@@ -30,22 +30,28 @@ T FieldOf(const json::Object& object, const char* name) {
   RaiseError("ArtifactError", "the library does not say its \"", name, "\": build it again");
 }
 
+uint64_t NaturalOf(const json::Value& value) {
+  const auto number = value.try_cast<int64_t>();
+  if (!number || *number < 0 || static_cast<uint64_t>(*number) > kMostShareBytes) Raise("ArtifactError", "the library's sizes are wrong: build it again");
+  return static_cast<uint64_t>(*number);
+}
+
 uint64_t BytesOf(const json::Object& object, const char* name) {
   const auto number = FieldOf<int64_t>(object, name);
   if (number < 0 || static_cast<uint64_t>(number) > kMostShareBytes) RaiseError("ArtifactError", "the library's \"", name, "\" is ", number);
   return static_cast<uint64_t>(number);
 }
 
-uint64_t Pages(uint64_t nbytes) noexcept { return (nbytes + SystemPage() - 1) / SystemPage() * SystemPage(); }
-
 ShareRung RungOf(const json::Object& rung) {
   const uint64_t arena = BytesOf(rung, "arena_bytes"), working = BytesOf(rung, "working_bytes");
   const auto seconds = FieldOf<double>(rung, "predicted_ms") * 1e-3;
   if (working > arena || !std::isfinite(seconds) || seconds < 0) Raise("ArtifactError", "the library's ladder is wrong: build it again");
-  return {Pages(working), Pages(arena - working), seconds};
+  return {WholePages(working), WholePages(arena - working), seconds};
 }
 
 }  // namespace
+
+uint64_t WholePages(uint64_t nbytes) noexcept { return (nbytes + SystemPage() - 1) / SystemPage() * SystemPage(); }
 
 Network::Network(const ffi::Module& program, std::string library, std::string weights, const json::Object& options)
     : program_(program), library_(std::move(library)), weights_(std::move(weights)), options_(JsonText(options)) {
@@ -53,9 +59,44 @@ Network::Network(const ffi::Module& program, std::string library, std::string we
   for (const json::Value& rung : FieldOf<json::Array>(info, "ladder")) ladder_.push_back(RungOf(rung.cast<json::Object>()));
   if (ladder_.empty()) Raise("ArtifactError", "the library has no ladder: build it again");
   smallest_budget_ = FieldOf<int64_t>(FieldOf<json::Array>(info, "ladder")[0].cast<json::Object>(), "budget_bytes");
-  state_nbytes_ = Pages(BytesOf(info, "state_bytes"));
+  state_nbytes_ = WholePages(BytesOf(info, "state_bytes"));
   inputs_ = FieldOf<json::Array>(info, "inputs");
   outputs_ = FieldOf<json::Array>(info, "outputs");
+  const auto shareable = program_->GetFunction("shareable");
+  if (!shareable.has_value()) return;
+  const auto said = json::Parse((*shareable)().cast<ffi::String>()).cast<json::Object>();
+  for (const json::Value& key : FieldOf<json::Array>(said, "keys")) keys_.emplace_back(key.cast<ffi::String>());
+  for (const json::Value& nbytes : FieldOf<json::Array>(said, "bytes")) key_nbytes_.push_back(WholePages(NaturalOf(nbytes)));
+  if (keys_.size() != key_nbytes_.size()) Raise("ArtifactError", "the library's weights have no sizes: build it again");
+}
+
+const std::vector<Network::Resting>& Network::RestingOn(size_t rung) {
+  if (resting_.empty()) {
+    std::vector<std::vector<Resting>> resting;
+    for (const json::Value& said : json::Parse(Find(program_, "resting")().cast<ffi::String>()).cast<json::Array>()) {
+      auto& on = resting.emplace_back();
+      for (const json::Value& pair : said.cast<json::Array>()) {
+        const auto one = pair.cast<json::Array>();
+        on.push_back({static_cast<uint32_t>(NaturalOf(one[0])), NaturalOf(one[1])});
+        uint64_t freed = 0;
+        for (const Resting& other : on) freed += other.freed;
+        if (on.back().number >= keys_.size() || resting.size() > ladder_.size() || freed > ladder_[resting.size() - 1].kept)
+          Raise("ArtifactError", "the library is wrong about the weights that stay: build it again");
+      }
+    }
+    if (resting.size() != ladder_.size()) Raise("ArtifactError", "the library does not say which weights stay: build it again");
+    resting_ = std::move(resting);
+  }
+  return resting_[rung];
+}
+
+double Network::LoadingSeconds() const noexcept {
+  if (!cold) return 0;
+  uint64_t nbytes = target_kept();
+  if (target_common)
+    for (const auto& [number, shared] : target_common->weights)
+      if (shared->contents != SharedWeights::Contents::kThere) nbytes += shared->nbytes;
+  return static_cast<double>(nbytes) / storage_rate;
 }
 
 void Network::Open(const LanePlace& place) {
@@ -72,6 +113,10 @@ void Network::Open(const LanePlace& place) {
   const ffi::Function close = Find(session, "close");
   run_ = Find(session, "run");
   park_ = Find(session, "park");
+  if (!keys_.empty()) {
+    park_sharing_ = Find(session, "park_sharing");
+    make_shared_ = Find(session, "make_shared");
+  }
   read_ahead_ = Find(session, "read_ahead");
   leave_lane_ = Find(session, "leave_lane");
   stop_ = Find(session, "stop");

@@ -7,6 +7,7 @@
 #include <tvm/ffi/function.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,9 +15,12 @@
 #include "base/translated.h"
 #include "pool/estimates.h"
 #include "pool/lane_memory.h"
+#include "pool/shared_weights.h"
 #include "pool/shares.h"
 
 namespace flexcomp {
+
+uint64_t WholePages(uint64_t nbytes) noexcept;  // of the system
 
 // How a session is opened, besides the options of the user.
 struct LanePlace {
@@ -48,9 +52,25 @@ class Network {
   const tvm::ffi::json::Array& inputs() const noexcept { return inputs_; }    // as the library describes them
   const tvm::ffi::json::Array& outputs() const noexcept { return outputs_; }
 
+  // Weights that other networks may have, too: equal ones have one key. None of a library of an older version.
+  const std::vector<std::string>& keys() const noexcept { return keys_; }
+  uint64_t SharedNbytes(uint32_t number) const noexcept { return key_nbytes_[number]; }
+  struct Resting {
+    uint32_t number;  // of a key
+    uint64_t freed;   // bytes that the kept range is smaller without these weights
+  };
+  // Those that stay whole on a rung. Asks the library at the first call; throws ArtifactError.
+  const std::vector<Resting>& RestingOn(size_t rung);
+
   // All as of a Session (session.h); calls that give memory back return its error.
-  std::optional<tvm::ffi::Error> Park(size_t rung) const noexcept {
-    return Caught([&] { park_(static_cast<int64_t>(rung)); });
+  std::optional<tvm::ffi::Error> Park(size_t rung, const Common* shared) const noexcept {
+    return Caught([&] {
+      if (shared == nullptr) park_(static_cast<int64_t>(rung));
+      else park_sharing_(static_cast<int64_t>(rung), shared->places);
+    });
+  }
+  std::optional<tvm::ffi::Error> MakeShared(uint32_t number) const noexcept {
+    return Caught([&] { make_shared_(int64_t{number}); });
   }
   std::optional<tvm::ffi::Error> LeaveLane() const noexcept {
     return Caught([&] { leave_lane_(); });
@@ -69,7 +89,10 @@ class Network {
   uint64_t ResidentNbytes() const { return static_cast<uint64_t>(resident_().cast<int64_t>()); }
 
   // The time that loading the kept bytes may take, unless they are in memory.
-  double LoadingSeconds() const noexcept { return cold ? static_cast<double>(ladder_[target].kept) / storage_rate : 0; }
+  double LoadingSeconds() const noexcept;
+  // Of the network's own, with the shares in use.
+  uint64_t target_kept() const noexcept { return target_common ? target_common->kept : ladder_[target].kept; }
+  bool settled() const noexcept { return rung == target && common == target_common; }
 
   // Gives all memory back; later calls throw.
   void Close() noexcept;
@@ -78,6 +101,8 @@ class Network {
   uint32_t lane = 0;
   size_t rung = 0;       // the session's
   size_t target = 0;     // of the shares
+  std::shared_ptr<const Common> common, target_common;  // on these rungs; nullptr: nothing is shared
+  bool holds = false;    // the shared weights
   uint64_t claimed = 0;  // bytes that the network keeps, or may keep by the end of the inference in progress
   bool cold = true;      // the kept bytes have to be read
   bool stopping = false; // told to stop, and not parked since
@@ -90,10 +115,13 @@ class Network {
   const tvm::ffi::Module program_;
   std::string library_, weights_, options_;  // the last as JSON
   std::vector<ShareRung> ladder_;
+  std::vector<std::string> keys_;
+  std::vector<uint64_t> key_nbytes_;
+  std::vector<std::vector<Resting>> resting_;  // by rung; none: not asked for yet
   int64_t smallest_budget_ = 0;
   uint64_t state_nbytes_ = 0;
   tvm::ffi::json::Array inputs_, outputs_;
-  tvm::ffi::Function run_, park_, read_ahead_, leave_lane_, stop_, stats_, resident_, close_;  // of a session that is open
+  tvm::ffi::Function run_, park_, park_sharing_, make_shared_, read_ahead_, leave_lane_, stop_, stats_, resident_, close_;  // of a session that is open
 };
 
 }  // namespace flexcomp

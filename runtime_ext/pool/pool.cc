@@ -148,13 +148,14 @@ uint32_t Pool::Add(const std::string& name, const ModelOptions& options, const P
     roster = joined();
     if (model->network == opened && !opened->is_open()) changes.unlock();  // the model was added, and has been removed
   }
-  const Roster::Targets targets = roster.Share(budget_, options_.by_swapnet);
+  Roster::Targets targets = roster.Share(budget_, options_.by_swapnet);
   if (model->network == opened) {
-    if (const auto error = opened->Park(targets.back())) throw *error;
-    opened->rung = targets.back();
+    if (const auto error = opened->Park(targets.rungs.back(), targets.common.back().get())) throw *error;
+    opened->rung = targets.rungs.back();
+    opened->common = targets.common.back();
   }
   roster_.Swap(roster);
-  Use(targets);
+  Use(std::move(targets));
   Settle();
   return number;
 }
@@ -179,6 +180,7 @@ void Pool::Remove(const std::string& name) {
     if (lane.last == &network) lane.last = nullptr;
     network.Close();
     network.claimed = 0;
+    Release(network);
   }
   ShareAnew(true);
   Settle();
@@ -195,7 +197,7 @@ void Pool::SetBudget(uint64_t budget) {
   for (const auto& lane : lanes_) {
     Network* const running = lane->running;
     if (Claimed() <= budget_ || running == nullptr || running->broken) continue;
-    if (running->claimed <= running->ladder()[running->target].kept && lane->memory.nbytes() <= LaneTarget(running->lane)) continue;
+    if (running->claimed <= running->target_kept() && running->common == running->target_common && lane->memory.nbytes() <= LaneTarget(running->lane)) continue;
     if (running->Stop()) running->stopping = true;  // or the request ends by itself
   }
   done_.wait(lock, [&] { return closed_ || Claimed() <= budget_; });
@@ -221,6 +223,7 @@ void Pool::Close() noexcept {
   for (const auto& network : roster_.networks()) {
     network->Close();
     network->claimed = 0;
+    Release(*network);
   }
   for (const auto& lane : lanes_) {
     lane->last = nullptr;

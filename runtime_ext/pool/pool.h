@@ -128,7 +128,7 @@ class Pool {
   // ---- memory (pool_memory.cc)
   uint64_t Claimed() const noexcept;
   uint64_t LaneTarget(uint32_t lane) const noexcept;
-  void Use(const Roster::Targets& targets) noexcept;
+  void Use(Roster::Targets&& targets) noexcept;
   void ShareAnew(bool at_once) noexcept;  // where that pays; at_once: in any case
   // Idle networks use their targets, idle lanes shrink.
   void Settle() noexcept;
@@ -136,6 +136,11 @@ class Pool {
   // The network gives back its kept bytes and uses its target; the error: parking failed, and the network uses the
   // former rung, or is broken.
   std::optional<tvm::ffi::Error> ParkNow(Network& network) noexcept;
+  // The network's shared weights are claimed, or not any more; the session is parked then, or closed.
+  void Hold(Network& network);
+  void Release(Network& network) noexcept;
+  // Makes those that are not in memory; waits where another lane makes them.
+  std::optional<tvm::ffi::Error> MakeShared(Network& network, Lock& lock) noexcept;
   void Break(Network& network, const tvm::ffi::Error& error) noexcept;
   void Leave(Lane& lane) noexcept;  // the network that reads ahead in the lane
 
@@ -166,7 +171,7 @@ class Pool {
   const PoolOptions options_;
   std::mutex changes_;  // one change of models or budget at a time; taken before mutex_
   std::mutex mutex_;
-  std::condition_variable wake_, done_, collect_;
+  std::condition_variable wake_, done_, collect_, made_;
   bool closed_ = false;
   bool ended_ = false;  // and nothing runs any more
   uint64_t budget_;
@@ -175,6 +180,7 @@ class Pool {
   Requests requests_;
   std::atomic<uint64_t> next_request_ = 1;
   uint64_t reshared_ = 0;
+  uint64_t shared_nbytes_ = 0;      // claimed for shared weights
   double shared_at_ = 0;            // when rates were last looked at
   CpuSet cores_;  // of all lanes
   std::vector<std::unique_ptr<Lane>> lanes_;

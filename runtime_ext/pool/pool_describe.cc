@@ -67,7 +67,12 @@ json::Object Pool::Plan() {
     needed += LaneTarget(lane);
     lanes.push_back(Int(LaneTarget(lane)));
   }
-  for (const auto& network : roster_.networks()) needed += !network->broken ? network->ladder()[network->target].kept : 0;
+  Commons commons;
+  for (const auto& network : roster_.networks()) {
+    needed += !network->broken ? network->target_kept() : 0;
+    commons.push_back(network->target_common);
+  }
+  needed += CommonNbytes(commons);
   for (const auto& [number, entry] : roster_.models()) {
     const Model& model = *entry;
     const Network& network = *model.network;
@@ -81,7 +86,8 @@ json::Object Pool::Plan() {
     one.Set("rung", Int(network.target));
     one.Set("rungs", Int(network.ladder().size()));
     one.Set("working_bytes", Int(rung.working));
-    one.Set("kept_bytes", Int(rung.kept));
+    one.Set("kept_bytes", Int(network.target_kept()));
+    one.Set("shared_bytes", Int(network.target_common ? network.target_common->nbytes() : 0));
     one.Set("predicted_ms", rung.seconds * 1e3);
     one.Set("likely_ms", network.latency.Likely(rung.seconds) * 1e3);
     models.push_back(one);
@@ -95,10 +101,11 @@ json::Object Pool::Plan() {
     widest[network->lane] = std::max(widest[network->lane], working);
   }
   for (const uint64_t working : widest) most += working;
-  if (!roster_.networks().empty()) roster_.FindShares(0, options_.by_swapnet, now, least);
+  if (!roster_.networks().empty()) roster_.FindShares(0, options_.by_swapnet, false, now, least);
   json::Object plan;
   plan.Set("budget_bytes", Int(budget_));
   plan.Set("bytes", Int(needed));
+  plan.Set("shared_bytes", Int(CommonNbytes(commons)));
   plan.Set("least_bytes", Int(least));
   plan.Set("most_bytes", Int(most));
   plan.Set("lane_bytes", lanes);
@@ -133,10 +140,17 @@ json::Object Pool::Stats(bool at_once) {
     models.push_back({model->name, model->network, model->network->broken.has_value(), SaidOf(*model, now)});
   stats.Set("budget_bytes", Int(budget_));
   stats.Set("claimed_bytes", Int(Claimed()));
+  stats.Set("shared_bytes", Int(shared_nbytes_));
   stats.Set("reshared", Int(reshared_));
+  std::vector<std::shared_ptr<SharedWeights>> shared;  // that are held
+  for (const auto& network : roster_.networks())
+    if (network->holds)
+      for (const auto& [number, weights] : network->common->weights)
+        if (std::ranges::find(shared, weights) == shared.end()) shared.push_back(weights);
   // Looking through memory takes long: unless all is to be of one moment, requests and models come and go meanwhile.
   if (!at_once) lock.unlock();
   uint64_t resident = 0;
+  for (const auto& weights : shared) resident += weights->memory.Resident(weights->nbytes);
   json::Array said_lanes;
   for (size_t i = 0; i < lanes.size(); ++i) {
     const uint64_t own = lanes[i].first->Resident(lane_nbytes[i]);
@@ -176,6 +190,7 @@ json::Object Pool::SaidOf(const Model& model, double now) {
   said.Set("rung", Int(network.rung));
   said.Set("working_bytes", Int(network.ladder()[network.rung].working));
   said.Set("kept_bytes", Int(network.claimed));
+  said.Set("shared_bytes", Int(network.holds ? network.common->nbytes() : 0));
   said.Set("broken", network.broken ? json::Value(network.broken->message()) : json::Value(nullptr));
   return said;
 }

@@ -10,7 +10,7 @@
 namespace flexcomp {
 
 uint64_t Pool::Claimed() const noexcept {
-  uint64_t sum = 0;
+  uint64_t sum = shared_nbytes_;
   for (const auto& lane : lanes_) sum += lane->memory.nbytes();
   for (const auto& network : roster_.networks()) sum += network->claimed;
   return sum;
@@ -23,8 +23,12 @@ uint64_t Pool::LaneTarget(uint32_t lane) const noexcept {
   return most;
 }
 
-void Pool::Use(const Roster::Targets& targets) noexcept {
-  for (size_t i = 0; i < targets.size(); ++i) roster_.networks()[i]->target = targets[i];
+void Pool::Use(Roster::Targets&& targets) noexcept {
+  for (size_t i = 0; i < targets.rungs.size(); ++i) {
+    Network& network = *roster_.networks()[i];
+    network.target = targets.rungs[i];
+    network.target_common = std::move(targets.common[i]);
+  }
   ++reshared_;
   shared_at_ = Now();
 }
@@ -36,9 +40,9 @@ void Pool::ShareAnew(bool at_once) noexcept {
   shared_at_ = now;
   try {
     uint64_t least = 0;
-    const auto targets = roster_.FindShares(budget_, options_.by_swapnet, now, least);
+    auto targets = roster_.FindShares(budget_, options_.by_swapnet, at_once, now, least);
     if (!targets || (!at_once && !roster_.Pays(*targets, now))) return;
-    Use(*targets);
+    Use(*std::move(targets));
   } catch (const std::exception&) {
     return;  // the shares in use are right, too
   }
@@ -53,16 +57,53 @@ void Pool::Settle() noexcept {
 void Pool::SettleLane(uint32_t number) noexcept {
   Lane& lane = *lanes_[number];
   for (const auto& network : roster_.networks())
-    if (network->lane == number && network.get() != lane.running && network->rung != network->target) ParkNow(*network);
+    if (network->lane == number && network.get() != lane.running && !network->settled()) ParkNow(*network);
   const uint64_t most = LaneTarget(number);
   if (lane.running != nullptr || lane.memory.nbytes() <= most) return;
   Leave(lane);
   lane.memory.Shrink(most);
 }
 
+void Pool::Hold(Network& network) {
+  if (network.holds || !network.common) return;
+  for (const auto& [number, shared] : network.common->weights) shared->memory.Grow(shared->nbytes);
+  for (const auto& [number, shared] : network.common->weights)
+    if (shared->holders++ == 0) shared_nbytes_ += shared->nbytes;
+  network.holds = true;
+}
+
+void Pool::Release(Network& network) noexcept {
+  if (!std::exchange(network.holds, false)) return;
+  for (const auto& [number, shared] : network.common->weights) {
+    if (--shared->holders > 0) continue;
+    shared_nbytes_ -= shared->nbytes;
+    shared->contents = SharedWeights::Contents::kNone;
+    shared->memory.Shrink(0);
+  }
+}
+
+std::optional<tvm::ffi::Error> Pool::MakeShared(Network& network, Lock& lock) noexcept {
+  using Contents = SharedWeights::Contents;
+  if (!network.common) return std::nullopt;
+  for (const auto& [number, shared] : network.common->weights) {
+    made_.wait(lock, [&] { return shared->contents != Contents::kBeingMade; });
+    if (shared->contents == Contents::kThere) continue;
+    shared->contents = Contents::kBeingMade;
+    lock.unlock();
+    auto error = network.MakeShared(number);
+    lock.lock();
+    shared->contents = error ? Contents::kNone : Contents::kThere;
+    made_.notify_all();
+    if (error) return error;
+  }
+  return std::nullopt;
+}
+
 void Pool::Break(Network& network, const tvm::ffi::Error& error) noexcept {
   network.Close();
   network.claimed = 0;
+  Release(network);
+  network.common = network.target_common = nullptr;
   network.broken = KeptOutOfMemory();
   try {
     network.broken.emplace("ExecutionError", error.message() + ": remove the model from the pool and add it again", "");
@@ -80,11 +121,15 @@ void Pool::Leave(Lane& lane) noexcept {
 
 std::optional<tvm::ffi::Error> Pool::ParkNow(Network& network) noexcept {
   std::optional<tvm::ffi::Error> error;
-  if (!network.broken) error = network.Park(network.target);
+  if (!network.broken) error = network.Park(network.target, network.target_common.get());
   if (!error) {
+    Release(network);
     network.rung = network.target;
-  } else if (const auto worse = network.Park(network.rung)) {
+    network.common = network.target_common;
+  } else if (const auto worse = network.Park(network.rung, network.common.get())) {
     Break(network, *worse);  // the network must not hold more than its share
+  } else {
+    Release(network);
   }
   network.stopping = false;
   network.claimed = std::min(network.claimed, network.state_nbytes());

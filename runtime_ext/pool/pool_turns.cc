@@ -41,25 +41,30 @@ bool Pool::Dispatchable(uint32_t number) noexcept {
   if (network.broken) return true;  // which its requests are told
   const ShareRung& rung = network.ladder()[network.target];
   const uint64_t more = rung.working > lane.memory.nbytes() ? rung.working - lane.memory.nbytes() : 0;
-  return Claimed() - network.claimed + rung.kept + more <= budget_;
+  uint64_t shared = 0;  // that nobody has claimed yet
+  if (network.target_common)
+    for (const auto& [index, weights] : network.target_common->weights) shared += weights->holders == 0 ? weights->nbytes : 0;
+  return Claimed() - network.claimed + network.target_kept() + more + shared <= budget_;
 }
 
 std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took,
                                             Network::Reading& reading) noexcept {
-  if (network.rung != network.target)
+  if (!network.settled())
     if (auto error = ParkNow(network)) return error;  // parking was impossible when the share changed
   if (network.broken) return network.broken;
-  network.claimed = network.ladder()[network.rung].kept;
+  network.claimed = network.common ? network.common->kept : network.ladder()[network.rung].kept;
+  if (auto error = Caught([&] { Hold(network); })) return error;
   const auto& networks = roster_.networks();
   const bool alone = std::ranges::none_of(networks, [&](const auto& other) { return other->lane == network.lane && other.get() != &network; });
   const bool reads = network.cold || network.rung + 1 < network.ladder().size();  // otherwise all stays
   const bool again = lane.queue.empty() ? alone : FirstOf(lane).model->network.get() == &network;
   if (lane.last != &network) Leave(lane);
   if (auto error = Caught([&] { lane.memory.Grow(network.ladder()[network.rung].working); })) return error;
+  const double started = Now();
+  if (auto error = MakeShared(network, lock)) return error;
   lock.unlock();
   auto error = Caught([&] {
     network.ReadAhead(again);
-    const double started = Now();
     network.Run(request.tensors);
     took = Now() - started;
   });
@@ -86,7 +91,7 @@ std::shared_ptr<Request> Pool::RunFirst(uint32_t number, Lock& lock) noexcept {
   const std::shared_ptr<Request> request = requests_.At(lane.queue.first().id);
   Model& model = *request->model;
   Network& network = *model.network;
-  const bool cold = network.cold || network.rung != network.target;
+  const bool cold = network.cold || !network.settled();
   const double begin = Now();
   lane.queue.Remove(request->queued.id);
   lane.running = &network;

@@ -41,8 +41,8 @@ size_t AheadEnd(const Rung& rung) {
 
 class TapeRoom::Writer {
  public:
-  Writer(TapeRoom& room, const Rung& rung, const Program& program, bool queued)
-      : room_(room), rung_(rung), program_(program), queued_(queued), ahead_end_(AheadEnd(rung)) {}
+  Writer(TapeRoom& room, const Rung& rung, const Program& program, bool queued, const Omitted& omitted)
+      : room_(room), rung_(rung), program_(program), queued_(queued), omitted_(omitted), ahead_end_(AheadEnd(rung)) {}
 
   // A tape of these steps, with the operations that `add` writes for each load.
   template <typename Add>
@@ -50,7 +50,7 @@ class TapeRoom::Writer {
     const size_t begin = room_.operations_.size(), need_begin = room_.need_.size();
     room_.end_.clear();
     for (load_ = 0; load_ < rung_.loads.size(); ++load_) {
-      add(rung_.loads[load_]);
+      if (!omitted_.load(load_)) add(rung_.loads[load_]);
       room_.end_.push_back(static_cast<uint32_t>(room_.operations_.size() - begin));
     }
     for (const Step& step : steps) room_.need_.push_back(step.need > 0 ? room_.end_[step.need - 1] : 0);
@@ -133,6 +133,7 @@ class TapeRoom::Writer {
   const Rung& rung_;
   const Program& program_;
   const bool queued_;
+  const Omitted omitted_;
   const size_t ahead_end_;
   size_t load_ = 0;
 };
@@ -152,21 +153,24 @@ TapeRoom::TapeRoom(const Program& program) {
   end_.reserve(most.loads);
 }
 
-void TapeRoom::Make(const Rung& rung, const Program& program, bool queued) noexcept {
+void TapeRoom::Make(const Rung& rung, const Program& program, bool queued, const Omitted& omitted) noexcept {
   operations_.clear();
   need_.clear();
   cold_steps_.clear();
   std::span<const Step> steps = rung.steps, first = steps;
-  if (!rung.cold.empty()) {
+  const auto is_cold = [&](const Cold& cold) { return !omitted.layer(steps[cold.step].layer); };
+  const bool begins_cold = std::ranges::any_of(rung.cold, is_cold);
+  if (begins_cold) {
     cold_steps_.assign(steps.begin(), steps.end());
-    for (const Cold& cold : rung.cold) cold_steps_[cold.step] = FirstStep(cold, rung, program);
+    for (const Cold& cold : rung.cold)
+      if (is_cold(cold)) cold_steps_[cold.step] = FirstStep(cold, rung, program);
     first = cold_steps_;
   }
-  Writer writer(*this, rung, program, queued);
+  Writer writer(*this, rung, program, queued, omitted);
   tapes_ = {};
   tapes_.first = writer.Write(first, [&](const Load& load) { writer.AddFirst(load); });
   tapes_.fill = writer.Write({}, [&](const Load& load) { writer.AddFill(load); });
-  if (!rung.cold.empty()) {
+  if (begins_cold) {
     tapes_.second = writer.Write(steps, [&](const Load& load) { writer.AddSecond(load); });
     tapes_.settle = writer.Write({}, [&](const Load& load) { writer.AddSettle(load); });
   }

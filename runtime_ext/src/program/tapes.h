@@ -2,12 +2,21 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "program/program.h"
 #include "program/tape.h"
 
 namespace flexcomp {
+
+// Weights that lie in memory already, not in the arena: loads without operations, and layers that are never cold. By index; empty: none.
+struct Omitted {
+  std::span<const uint8_t> loads{}, layers{};
+
+  bool load(size_t index) const noexcept { return !loads.empty() && loads[index] != 0; }
+  bool layer(size_t index) const noexcept { return !layers.empty() && layers[index] != 0; }
+};
 
 // Holds the tapes of one rung at a time, in room that is found for all rungs of a program: budgets shrink where there is none.
 class TapeRoom {
@@ -18,7 +27,7 @@ class TapeRoom {
 
   // From now on the tapes are those of `rung`, which outlives them. `queued`: no thread of this process touches the bytes of reads in
   // flight (ByteSource::queued).
-  void Make(const Rung& rung, const Program& program, bool queued) noexcept;
+  void Make(const Rung& rung, const Program& program, bool queued, const Omitted& omitted = {}) noexcept;
   const Tapes& tapes() const noexcept { return tapes_; }
   size_t most_operations() const noexcept { return operations_.capacity() / kTapes; }  // of any tape of the program
 

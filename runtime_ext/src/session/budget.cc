@@ -19,17 +19,17 @@ size_t Session::ChooseRung(uint64_t budget) const {
 
 Places Session::PlacesOf(size_t rung) const noexcept {
   const uint64_t border = program_->rungs[rung].working;
-  return lane_ ? Places(lane_.base, memory_->base(), border) : Places(memory_->base(), memory_->base() + border, border);
+  return lane_ ? Places(lane_.base, memory_->base(), border, sharing_.pieces()) : Places(memory_->base(), memory_->base() + border, border);
 }
 
-uint64_t Session::OwnNbytes(size_t rung) const noexcept {
-  return program_->rungs[rung].arena - (lane_ ? program_->rungs[rung].working : 0);
+uint64_t Session::OwnNbytes(size_t rung, const Sharing& sharing) const noexcept {
+  return program_->rungs[rung].arena - (lane_ ? program_->rungs[rung].working : 0) - sharing.freed();
 }
 
 void Session::Use(size_t rung) noexcept {
   rung_ = wanted_ = states_rung_ = rung;
   abandoned_ = false;
-  tapes_.Make(program_->plan(rung), *program_, file_->queued());
+  tapes_.Make(program_->plan(rung), *program_, file_->queued(), sharing_.omitted());
   processor_->Use(tapes_.tapes());
   preparer_.Use(PlacesOf(rung));
   OpenTapes();
@@ -84,6 +84,7 @@ bool Session::Abandon() noexcept {
 
 const RungHead& Session::SetBudget(uint64_t budget) {
   RequireThisProcess();
+  if (lane_) Raise("InputError", "a session in a lane is parked: it has no budget");
   const size_t chosen = ChooseRung(budget);
   checker_.Check(chosen);
   std::unique_lock lock(state_mutex_);

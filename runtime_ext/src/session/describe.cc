@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "program/shareable.h"
 
 namespace flexcomp {
 namespace {
@@ -154,6 +155,34 @@ std::string SummariseProgram(const Program& program) {
   if (const auto found = program.metadata.find("minimum"); found != program.metadata.end()) metadata.Set(found->first, found->second);
   object.Set("metadata", metadata);
   return Text(object);
+}
+
+std::string DescribeShareable(const Program& program) {
+  json::Array keys, nbytes;
+  for (const Shareable& one : FindShareables(program).all) {
+    keys.push_back(ffi::String(one.key));
+    nbytes.push_back(Int(one.nbytes));
+  }
+  json::Object object;
+  object.Set("keys", keys);
+  object.Set("bytes", nbytes);
+  return Text(object);
+}
+
+std::string DescribeResting(const Program& program) {
+  const Shareables shareables = FindShareables(program);
+  json::Array rungs;
+  for (const RungHead& head : program.rungs) {
+    json::Array said;
+    try {
+      Rung rung;
+      ReadPlan(head, program, rung);
+      for (const Resting& one : FindResting(rung, program, shareables)) said.push_back(json::Array{int64_t{one.shareable}, Int(one.freed())});
+    } catch (const ffi::Error&) {  // whoever uses the rung is told
+    }
+    rungs.push_back(said);
+  }
+  return Text(rungs);
 }
 
 std::string DescribeProgram(const Program& program) {

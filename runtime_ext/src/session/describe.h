@@ -19,6 +19,11 @@ std::string DescribeProgram(const Program& program);
 // program, quickly made and read.
 std::string SummariseProgram(const Program& program);
 
+// {"keys", "bytes"}: weights that sessions may have in common, equal ones under one key; and for each rung a list of [the number
+// of weights that stay whole on it, bytes that the kept range is smaller without them]. Of a plan that is damaged: none.
+std::string DescribeShareable(const Program& program);
+std::string DescribeResting(const Program& program);
+
 // {"compute_cpus", "loader_cpus"}, each a list or null: wherever the system likes.
 std::string DescribeCores(const CoreChoice& choice);
 

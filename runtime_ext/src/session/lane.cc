@@ -1,5 +1,6 @@
 // Sessions that work in a lane: the owner says when a session runs, and on which rung.
 #include <mutex>
+#include <utility>
 
 #include "base/error.h"
 #include "session/session.h"
@@ -17,18 +18,21 @@ void Session::RequireGoingOn() const {
   if (stopped_) Raise("Stopped", "the inference was stopped");
 }
 
-void Session::Park(size_t rung) {
+void Session::Park(size_t rung, std::vector<Sharing::Place> shared) {
   RequireThisProcess();
   if (!lane_) Raise("InputError", "a session without a lane has a budget: set that");
   RequireInLane(rung);
   checker_.Check(rung);
+  Sharing sharing(program_->plan(rung), *program_, shareables_, std::move(shared));
   const std::lock_guard lock(mutex_);
   const std::lock_guard state_lock(state_mutex_);
   RequireOpen();
-  MakeRoom(rung);
-  wanted_ = rung;
-  abandoned_ = true;  // whatever the arena holds
-  SwitchToWanted();
+  const uint64_t nbytes = OwnNbytes(rung, sharing);
+  memory_->Reserve(nbytes);  // where there is room for both sizes
+  loader_->Abort();  // reads for the next inference may be in flight
+  if (!memory_->Resize(nbytes, states_written_ ? CarriedTo(rung, sharing) : Carried{})) memory_->RaiseRefusal(nbytes);
+  std::swap(sharing_, sharing);
+  Use(rung);
   stopped_ = interrupt_ = false;
 }
 

@@ -6,6 +6,7 @@
 #include <tvm/ffi/reflection/registry.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -77,6 +78,10 @@ class SessionModule final : public TranslatedModule {
         if (rung < 0) RaiseError("InputError", "there is no rung ", rung);
         session_.Park(static_cast<size_t>(rung));
       });
+    if (name == "park_sharing")
+      return ffi::Function::FromTyped([self, this](int64_t rung, const ffi::Bytes& places) { ParkSharing(rung, places); });
+    if (name == "make_shared")
+      return ffi::Function::FromTyped([self, this](int64_t shareable) { session_.MakeShared(static_cast<uint64_t>(shareable)); });
     if (name == "read_ahead") return ffi::Function::FromTyped([self, this](bool reading) { session_.ReadAhead(reading); });
     if (name == "leave_lane") return ffi::Function::FromTyped([self, this] { session_.LeaveLane(); });
     if (name == "stop") return ffi::Function::FromTyped([self, this] { session_.Stop(); });
@@ -96,6 +101,14 @@ class SessionModule final : public TranslatedModule {
     const std::vector<const DLTensor*> tensors = Tensors(args);
     const std::span all(tensors);
     session_.Run(all.first(inputs), all.last(outputs));
+  }
+
+  // Pairs of the number of weights (`shareable` of the program) and the address of their shared place, each 8 bytes.
+  void ParkSharing(int64_t rung, const ffi::Bytes& places) {
+    if (rung < 0 || places.size() % sizeof(Sharing::Place) != 0) RaiseError("InputError", "there is no rung ", rung, ", or there are no such places");
+    std::vector<Sharing::Place> shared(places.size() / sizeof(Sharing::Place));
+    std::memcpy(shared.data(), places.data(), places.size());
+    session_.Park(static_cast<size_t>(rung), std::move(shared));
   }
 
   static std::vector<const DLTensor*> Tensors(ffi::PackedArgs args) {
@@ -160,6 +173,8 @@ class ProgramModule final : public TranslatedModule {
     const ffi::Module self = ffi::GetRef<ffi::Module>(this);
     if (name == "info") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeProgram(*program_)); });
     if (name == "summary") return ffi::Function::FromTyped([self, this] { return ffi::String(SummariseProgram(*program_)); });
+    if (name == "shareable") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeShareable(*program_)); });
+    if (name == "resting") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeResting(*program_)); });
     if (name == "blob") return ffi::Function::FromTyped([self, this] { return blob_; });
     if (name == "machine")
       return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeMachine(*program_)); });

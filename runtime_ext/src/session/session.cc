@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "cuda/cuda_processor.h"
 #include "kernels/cpu_processor.h"
+#include "session/arena_use.h"
 #include "session/port_check.h"
 #include "storage/read_rate.h"
 #include "threads/cpu_features.h"
@@ -65,7 +66,8 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
       file_(std::make_unique<WeightsFile>(weights_path, *program_, options.storage)),
       wanted_(ChooseRung(options.budget)),
       rung_(wanted_),
-      memory_(processor_->MakeMemory(OwnNbytes(rung_))),
+      memory_(processor_->MakeMemory(OwnNbytes(rung_, {}))),
+      shareables_(lane_ ? FindShareables(*program_) : Shareables{}),
       checker_(*program_, file_->queued()),
       tapes_(*program_),
       calls_(*program_, FindKernels(*program_, *processor_)),
@@ -101,42 +103,6 @@ void Session::CheckPort(const std::string& name, const TensorType& type, const D
 std::byte* Session::PlaceOf(const Port& port) const noexcept {
   return PlacesOf(rung_).At(program_->plan(rung_).value_at[port.value]);
 }
-
-class Session::ArenaUse {
- public:
-  explicit ArenaUse(Session& session) : session_(session) {
-    const std::lock_guard lock(session_.state_mutex_);
-    session_.RequireOpen();
-    session_.RequireGoingOn();
-    session_.processor_->RequireAlive();
-    session_.SwitchToWanted();
-    session_.Attach();
-    session_.running_ = true;
-    session_.interrupt_ = false;
-  }
-  ~ArenaUse() {
-    const std::lock_guard lock(session_.state_mutex_);
-    session_.running_ = false;
-    session_.SwitchToWanted();
-    session_.state_changed_.notify_all();
-  }
-  ArenaUse(const ArenaUse&) = delete;
-  ArenaUse& operator=(const ArenaUse&) = delete;
-
-  // In the middle of an inference that was interrupted.
-  void Switch() {
-    const std::lock_guard lock(session_.state_mutex_);
-    session_.RequireGoingOn();
-    session_.interrupt_ = false;
-    ++session_.stats_.restarts;
-    session_.SwitchToWanted();
-    session_.state_changed_.notify_all();
-    session_.Attach();
-  }
-
- private:
-  Session& session_;
-};
 
 uint64_t Session::ResidentArena() {
   RequireThisProcess();
@@ -308,13 +274,14 @@ void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, 
   const std::lock_guard lock(state_mutex_);
   ++stats_.runs;
   const Loader::Counts& counts = loader_->counts();
-  stats_.bytes_read = counts.bytes + fetched_.bytes;
-  stats_.reads = counts.reads + fetched_.reads;
+  stats_.bytes_read = counts.bytes + fetched_.bytes + made_.bytes;
+  stats_.reads = counts.reads + fetched_.reads + made_.reads;
   stats_.prepared_bytes = counts.prepared_bytes;
   stats_.prepare_s = static_cast<double>(counts.prepare_ns) * 1e-9;
   stats_.help_s = static_cast<double>(counts.help_ns) * 1e-9;
   stats_.stall_s = stall_s;
-  stats_.read_s = static_cast<double>(counts.busy_ns) * 1e-9;
+  stats_.read_s = static_cast<double>(counts.busy_ns + made_.busy_ns) * 1e-9;
+  made_ = {};
   stats_.latency_s = std::chrono::duration<double>(end - start).count();
 }
 

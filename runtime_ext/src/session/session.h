@@ -20,6 +20,7 @@
 #include "kernels/kernel_preparer.h"
 #include "kernels/processor.h"
 #include "memory/places.h"
+#include "memory/sharing.h"
 #include "base/process_mark.h"
 #include "program/plan_checker.h"
 #include "program/program.h"
@@ -117,8 +118,13 @@ class Session {
 
   // For sessions with a lane, whose owner says when a session runs and on which rung; calls come one after the other, but Stop.
   // Uses a rung, even the one in use, and gives back all memory but that of the states. Throws as SetBudget does, and
-  // InputError if there is no such rung or the lane is too small for the rung.
-  void Park(size_t rung);
+  // InputError if there is no such rung or the lane is too small for the rung. Weights in `shared` lie where other sessions
+  // read them, too, until the session is parked anew, and are there when an inference begins.
+  void Park(size_t rung, std::vector<Sharing::Place> shared = {});
+  // Makes weights at their shared place, in the working range of the lane. Throws as Run does, and StorageError if the file does
+  // not hold what the library says.
+  void MakeShared(uint64_t shareable);
+  const Shareables& shareables() const noexcept { return shareables_; }
   // Whether coming inferences are followed by the first loads of the next one.
   void ReadAhead(bool reading);
   // Ends reading ahead: from now on until the next inference somebody else may work in the lane.
@@ -169,7 +175,8 @@ class Session {
   void RequireInLane(size_t rung) const;
   void RequireGoingOn() const;
   Places PlacesOf(size_t rung) const noexcept;
-  uint64_t OwnNbytes(size_t rung) const noexcept;  // of the arena: with a lane, of the kept range
+  uint64_t OwnNbytes(size_t rung) const noexcept { return OwnNbytes(rung, sharing_); }  // of the arena: with a lane, of the kept range
+  uint64_t OwnNbytes(size_t rung, const Sharing& sharing) const noexcept;
   std::byte* PlaceOf(const Port& port) const noexcept;
   // Throws InputError if a caller's tensor does not fit a port or a state, or lies out of reach.
   void CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const;
@@ -196,7 +203,8 @@ class Session {
   std::span<std::byte> RoomBesideStates() const noexcept;  // the larger part of the arena before or after the states
   void CommitStates() noexcept;  // after an inference: the next one reads the new states
   void TakeBack() noexcept;  // exchanged bytes, after an incomplete inference, while its values are in the arena
-  Carried CarriedTo(size_t rung) const noexcept;  // all states, from their places
+  Carried CarriedTo(size_t rung) const noexcept { return CarriedTo(rung, sharing_); }  // all states, from their places
+  Carried CarriedTo(size_t rung, const Sharing& sharing) const noexcept;
   Carried CarriedAlong(size_t rung) const noexcept;  // the same, or nothing if nobody has written any: fresh memory is zeros, too
   // Uses a rung for which the arena has room; the loader is idle.
   void Use(size_t rung) noexcept;
@@ -237,12 +245,16 @@ class Session {
   uint32_t exchanged_ = 0;  // the steps before this one may have exchanged bytes of states, in the inference that runs
   struct {
     uint64_t bytes = 0, reads = 0;
-  } fetched_;  // rows, in the inference that runs
+    int64_t busy_ns = 0;  // reads were in flight
+  } fetched_,  // rows, in the inference that runs
+      made_;   // shared weights, for the next inference
   std::atomic<uint64_t> fetched_total_{0};  // bytes, since the session was opened
   bool replays_ = false;  // the processor replays, and no call of the rung has to be checked before
   bool crowded_ = false;  // the loader has no core of its own
   bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
   std::unique_ptr<SessionMemory> memory_;
+  const Shareables shareables_;  // in a lane
+  Sharing sharing_;              // of the rung in use
   PlanChecker checker_;  // of used plans: no other plan is decoded
   TapeRoom tapes_;       // of the rung in use
   std::span<const Step> steps_;  // of the calls

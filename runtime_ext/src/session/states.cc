@@ -6,14 +6,13 @@
 
 namespace flexcomp {
 
-Carried Session::CarriedTo(size_t rung) const noexcept {
+Carried Session::CarriedTo(size_t rung, const Sharing& sharing) const noexcept {
   if (program_->states.empty()) return {};
   const uint32_t value = program_->states.front().value;
-  const auto at = [&](size_t of) {
-    const Rung& rung = program_->plan(of);
-    return static_cast<uint64_t>(rung.value_at[value]) - (rung.arena - OwnNbytes(of));
+  const auto at = [&](size_t of, const Sharing& shared) {
+    return shared.KeptOffset(static_cast<uint64_t>(program_->plan(of).value_at[value]), lane_ ? program_->rungs[of].working : 0);
   };
-  return {at(states_rung_), at(rung), program_->values[value].nbytes};
+  return {at(states_rung_, sharing_), at(rung, sharing), program_->values[value].nbytes};
 }
 
 Carried Session::CarriedAlong(size_t rung) const noexcept { return states_written_ ? CarriedTo(rung) : Carried{}; }
