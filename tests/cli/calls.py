@@ -1,70 +1,60 @@
-"""Calls of the command line, each in a process of its own, forked from one that has imported the compiler: that takes longer
-than most of what they do.
-
-`python -m tests.cli.calls` is that process: it takes calls as lines of JSON, and answers with their statuses.
-"""
+"""Calls of Python programs, each in a process forked from one that has imported the compiler (tests/forked.py)."""
 
 from __future__ import annotations
 
-import gc
-import json
+import atexit
+import functools
 import os
 import subprocess
 import sys
 import tempfile
-from importlib import import_module
+from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
-from flexcomp.cli import main
+from tests.forked import SOCKET, Process
 
-
-class Caller:
-    """Calls `flexcomp` with the working directory and the environment that this process has at that moment."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.cli.calls"]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-        )
-
-    def call(self, *args: str | Path) -> subprocess.CompletedProcess[str]:
-        command = ["flexcomp", *map(str, args)]
-        with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
-            asked = [command, os.getcwd(), dict(os.environ), out.name, err.name]
-            print(json.dumps(asked), file=self._process.stdin, flush=True)
-            status = int(self._process.stdout.readline())
-            return subprocess.CompletedProcess(command, status, out.read().decode(), err.read().decode())
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait()
+_ROOT = Path(__file__).parents[2]
 
 
-def _serve() -> None:
-    import_module("flexcomp.cli.app")
-    import_module("flexcomp.compiler.builder")
-    gc.freeze()  # what is not looked at is not copied
-    answers = os.dup(1)
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            return _become(*json.loads(line))
-        _, status = os.waitpid(child, 0)
-        os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())
-    return None
+def call(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    """`flexcomp ARGS…` with the working directory and the environment that this process has at that moment."""
+    return run("-m", "flexcomp", *args)
 
 
-def _become(command: list[str], folder: str, environment: dict[str, str], out: str, err: str) -> None:
-    for number, (path, flags) in enumerate([(os.devnull, os.O_RDONLY), (out, os.O_WRONLY), (err, os.O_WRONLY)]):
-        descriptor = os.open(path, flags)
-        os.dup2(descriptor, number)
-        os.close(descriptor)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv = command
-    main()
+def run(*args: str | Path, **options) -> subprocess.CompletedProcess[str]:
+    """`python ARGS…`, where these begin with `-m MODULE` or `-c TEXT`; options are those of `start`."""
+    with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
+        status = start(*args, stdout=out, stderr=err, **options).wait()
+        for file in (out, err):  # whose places the program has moved
+            file.seek(0)
+        return subprocess.CompletedProcess(list(map(str, args)), status, out.read().decode(), err.read().decode())
 
 
-if __name__ == "__main__":
-    _serve()
+def start(
+    *args: str | Path, stdout: IO | int, stderr: IO | int, cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None, start_new_session: bool = False,
+) -> Process:  # fmt: skip
+    """Begin `python ARGS…` without input; options are those of subprocess.Popen."""
+    with open(os.devnull) as nothing:
+        stdio = tuple(one if isinstance(one, int) else one.fileno() for one in (nothing, stdout, stderr))
+        environment = dict(os.environ if env is None else env) | {SOCKET: _server()}
+        return Process(_server(), list(map(str, args)), stdio, str(cwd or os.getcwd()), environment, start_new_session)
+
+
+@functools.cache
+def _server() -> str:
+    """The socket of this process's server, which ends with it."""
+    folder = tempfile.TemporaryDirectory(prefix="flexcomp-tests-")
+    path = f"{folder.name}/socket"
+    command = [sys.executable, "-m", "tests.forked", path]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT)
+    assert server.stdout.readline() == b"ready\n"
+
+    def end() -> None:
+        server.stdin.close()
+        server.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+    return path

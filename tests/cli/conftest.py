@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 from benchmarks.networks.graph import Graph
 from flexcomp.runtime import read_info
 
-from .calls import Caller
+from . import calls
 
 Cli = Callable[..., subprocess.CompletedProcess]
 
@@ -28,11 +28,9 @@ def tiny_network() -> onnx.ModelProto:
 
 
 @pytest.fixture(scope="session")
-def cli() -> Iterator[Cli]:
+def cli() -> Cli:
     """Call `flexcomp ARGS...` in a process of its own."""
-    caller = Caller()
-    yield caller.call
-    caller.close()
+    return calls.call
 
 
 @pytest.fixture(scope="session")

@@ -6,29 +6,37 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from . import calls
+
 
 class Command:
     """`flexcomp ARGS…` as the leader of a process group, as a shell starts it, with a folder of its own for temporary files."""
 
-    def __init__(self, folder: Path, *args: str | Path, program: tuple[str, ...] = ("-m", "flexcomp")) -> None:
+    def __init__(
+        self, folder: Path, *args: str | Path, program: tuple[str, ...] = ("-m", "flexcomp"), is_forked: bool = True
+    ) -> None:
         self.scratch, self.outputs = folder / "tmp", folder / "outputs"
         self.scratch.mkdir()
         self.outputs.mkdir()
         environment = {**os.environ, "TMPDIR": str(self.scratch), "FLEXCOMP_CACHE": str(folder / "cache")}
-        command = [sys.executable, *program, *map(str, args)]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
-        )
+        (out, stdout), (errors, stderr) = os.pipe(), os.pipe()
+        options = {"stdout": stdout, "stderr": stderr, "env": environment, "start_new_session": True}
+        command = [*program, *map(str, args)]
+        self.process = calls.start(*command, **options) if is_forked else subprocess.Popen([sys.executable, *command], **options)
+        for descriptor in (stdout, stderr):
+            os.close(descriptor)
+        self.output, self.errors = os.fdopen(out), os.fdopen(errors)
         self.seen: list[str] = []
 
     def wait_for(self, text: str) -> None:
         """Until a line on stderr holds the text."""
-        for line in self.process.stderr:
+        for line in self.errors:
             self.seen.append(line.rstrip("\n"))
             if text in line:
                 return
@@ -36,7 +44,7 @@ class Command:
 
     def wait_until(self, condition) -> None:
         while not condition():
-            assert self.process.poll() is None, self.process.stderr.read()
+            assert self.process.poll() is None, self.errors.read()
             time.sleep(0.002)
 
     def wait_for_output(self, pattern: str) -> None:
@@ -55,8 +63,12 @@ class Command:
 
     def end(self) -> tuple[int, list[str]]:
         """Exit code, and all lines on stderr."""
-        _, rest = self.process.communicate(timeout=60)
-        return self.process.returncode, [*self.seen, *rest.splitlines()]
+        code = self.process.wait(timeout=60)
+        reader = threading.Thread(target=lambda: self.seen.extend(self.errors.read().splitlines()), daemon=True)
+        reader.start()
+        reader.join(60)
+        assert not reader.is_alive(), "a process that it left has its stderr"
+        return code, self.seen
 
     def assert_nothing_is_left(self) -> None:
         assert list(self.scratch.iterdir()) == [] and list(self.outputs.iterdir()) == []
@@ -71,15 +83,15 @@ def words(lines: list[str]) -> list[str]:
 
 @pytest.fixture
 def build(model, tmp_path):
-    def start(name: str = "tiny.so", *options: str) -> Command:
-        return Command(tmp_path, "build", model, "-o", tmp_path / "outputs" / name, *options)
+    def start(name: str = "tiny.so", *options: str, **how: bool) -> Command:
+        return Command(tmp_path, "build", model, "-o", tmp_path / "outputs" / name, *options, **how)
 
     return start
 
 
 @pytest.mark.parametrize("stage", ["import (", "passes (", "plan (", "compile ("])
 def test_a_build_after_any_stage(build, stage):
-    command = build("new/folder/tiny.so")
+    command = build("new/folder/tiny.so", is_forked=stage != "import (")  # one that has to import what it needs
     command.wait_for(stage)
     command.interrupt()
     code, lines = command.end()
@@ -88,7 +100,7 @@ def test_a_build_after_any_stage(build, stage):
 
 
 def test_before_anything_is_imported(build):
-    command = build()
+    command = build(is_forked=False)
     command.wait_until(lambda: any(command.scratch.iterdir()))
     command.interrupt()
     assert command.end() == (130, ["interrupted"])
@@ -178,7 +190,7 @@ with beside(sys.argv[1]):
 
 @pytest.mark.parametrize(("name", "line"), [("SIGSEGV", "crashed (SIGSEGV)"), ("SIGKILL", "memory ran out")])
 def test_a_crash_is_one_line_and_leaves_nothing(tmp_path, name, line):
-    command = Command(tmp_path, tmp_path / "outputs" / "new" / "x.so", name, program=("-c", CRASH))
+    command = Command(tmp_path, tmp_path / "outputs" / "new" / "x.so", name, program=("-c", CRASH), is_forked=False)
     code, lines = command.end()
     assert code == 128 + getattr(signal, name)
     assert len(lines) == 1 and lines[0].startswith("error: ") and line in lines[0]
@@ -197,7 +209,7 @@ os._exit(7)
 
 
 def test_only_warnings_of_tvm_are_left_out(tmp_path):
-    command = Command(tmp_path, program=("-c", WARNINGS))
+    command = Command(tmp_path, program=("-c", WARNINGS), is_forked=False)
     assert command.end() == (7, ["[13:45:35] /workspace/src/x.cc:1: Error: that is one", "and its second line"])
 
 
@@ -219,9 +231,9 @@ except KeyboardInterrupt:
 )
 def test_from_python_it_is_a_keyboard_interrupt(model, tmp_path, stage, seconds):
     output = tmp_path / "outputs" / "tiny.so"
-    command = Command(tmp_path, "-c", API, model, output, stage, str(seconds), program=())
-    out, errors = command.process.communicate(timeout=120)
-    assert out == "a keyboard interrupt\n", errors
+    command = Command(tmp_path, model, output, stage, str(seconds), program=("-c", API))
+    _, errors = command.end()
+    assert command.output.read() == "a keyboard interrupt\n", errors
     assert list(command.outputs.iterdir()) == []
 
 

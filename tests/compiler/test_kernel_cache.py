@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from functools import partial
@@ -21,6 +20,7 @@ from flexcomp.compiler import kernel_compiler, machine_code, workers
 from flexcomp.errors import CompilerError
 from flexcomp.schedules.row_bands import RowKernel
 
+from ..cli import calls
 from .families import network
 
 BUILD = """
@@ -76,8 +76,9 @@ def entries(kept):
 def start(folder, cache, worth):
     """A build in a process of its own."""
     folder.mkdir()
-    command = [sys.executable, "-c", BUILD, str(folder / "tiny.so"), str(worth)]
-    return subprocess.Popen(command, env=os.environ | {"FLEXCOMP_CACHE": str(cache)}, stderr=subprocess.DEVNULL)
+    environment = os.environ | {"FLEXCOMP_CACHE": str(cache)}
+    with open(os.devnull, "w") as nothing:
+        return calls.start("-c", BUILD, folder / "tiny.so", str(worth), stdout=nothing, stderr=nothing, env=environment)
 
 
 def no_compiler(monkeypatch):

@@ -9,7 +9,6 @@ import pickle
 import pty
 import pydoc
 import re
-import subprocess
 import sys
 import tempfile
 import typing
@@ -22,6 +21,8 @@ import pytest
 import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.report import showing
+
+from ..cli import calls
 
 
 def network() -> onnx.ModelProto:
@@ -198,9 +199,9 @@ flexcomp.build(onnx.load(sys.argv[1]), kernels="smallest", progress=eval(sys.arg
 ])  # fmt: skip
 def test_progress_is_shown_in_terminals(tmp_path, progress, terminal, seen):
     onnx.save(network(), tmp_path / "net.onnx")
-    command = [sys.executable, "-c", BUILD, str(tmp_path / "net.onnx"), str(progress)]
     ours, theirs = pty.openpty() if terminal else os.pipe()[::1]
-    process = subprocess.Popen(command, stderr=theirs, stdout=subprocess.DEVNULL)
+    with open(os.devnull, "w") as nothing:
+        process = calls.start("-c", BUILD, tmp_path / "net.onnx", str(progress), stdout=nothing, stderr=theirs)
     os.close(theirs)
     text = b""
     try:

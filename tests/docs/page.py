@@ -24,6 +24,7 @@ from markdown_it import MarkdownIt
 
 RUN = ("python", "sh", "sh background", "sh install")
 SHOWN = ("text", "json", "c", "yaml")
+FORKED = Path(__file__).parent / "forked"  # `flexcomp` that needs not import what it needs; servers take the real one
 START_S = 60.0  # for a server, on a busy machine
 
 
@@ -64,7 +65,8 @@ def run(page: Path, folder: Path, replacements: dict[str, str]) -> None:
             if block.kind == "python":
                 exec(compile("\n" * block.line + text, str(page), "exec"), names)
             elif block.kind == "sh":
-                subprocess.run(["bash", "-euo", "pipefail", "-c", text], check=True)
+                path = os.pathsep.join([str(FORKED), os.environ["PATH"]])
+                subprocess.run(["bash", "-euo", "pipefail", "-c", text], check=True, env=os.environ | {"PATH": path})
             elif block.kind == "sh background":
                 servers.append(subprocess.Popen(["bash", "-euc", text], start_new_session=True))
                 _await(servers[-1], *(int(port) for port in re.findall(r"--port (\d+)", text)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli import calls
 from tests.conftest import ROOT
 
 from . import models
@@ -38,10 +38,7 @@ def test_every_block_of_code_runs(page, tmp_path):
     bin_folder, scripts = Path(sys.executable).parent, Path(__file__).parent / "bin"
     path = os.pathsep.join([str(scripts), str(bin_folder), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "BOARD": str(tmp_path / "board"), "MPLBACKEND": "agg"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.docs.page", page, folder, *replaced],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = calls.run("-m", "tests.docs.page", page, folder, *replaced, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
