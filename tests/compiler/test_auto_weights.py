@@ -16,6 +16,7 @@ from flexcomp.errors import InputError
 from flexcomp.program import weight_errors
 from flexcomp.report import describe
 from tests.operators.networks import model, node
+from tests.uncompiled import planned
 
 from .weighted import IMAGE, SAFETENSORS, network, normal, stored, weights
 
@@ -60,11 +61,11 @@ def test_auto_builds_what_it_chose(monkeypatch, caplog):
     """Where that errs by more than values alone, less is allowed; in the end nothing is narrow."""
     options = dict(threads=1, kernels="smallest", weights="auto", max_error=0.02)
     measured = weight_trial.Trial.error_of
-    loose = weight_errors.read(flexcomp.build(network(weights()), **options).program)
+    loose = weight_errors.read(planned(network(weights()), **options))
     for count in (1, 9):
         found = iter([0.05] * count)
         monkeypatch.setattr(weight_trial.Trial, "error_of", lambda *given, found=found: next(found, None) or measured(*given))
-        record = weight_errors.read(flexcomp.build(network(weights()), **options).program)
+        record = weight_errors.read(planned(network(weights()), **options))
         assert record.max_error == 0.02 and record.nbytes > loose.nbytes
         assert 0 < record.error <= 0.02 * 0.9 * 0.02 / 0.05 + 1e-6 if count == 1 else record.error == 0
     assert record.nbytes == record.float32_nbytes

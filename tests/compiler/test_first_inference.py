@@ -9,12 +9,13 @@ import numpy as np
 import onnx
 import pytest
 
-import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp import plan
 from flexcomp.compiler import first_inference
 from flexcomp.device import guessed_profile, resolve_target
 from flexcomp.program import PAGE
+
+from ..uncompiled import planned
 
 TARGET = "llvm -mcpu=x86-64-v3"
 
@@ -30,7 +31,7 @@ def network() -> onnx.ModelProto:
 def built(**rates):
     rates = {"flops_per_s": 100e9, "memory_bytes_per_s": 8e9, "storage_bytes_per_s": 4e9} | rates
     profile = replace(guessed_profile(resolve_target(TARGET)), **rates)
-    return flexcomp.build(network(), target=TARGET, store="once", threads=1, profile=profile, budget="all").program
+    return planned(network(), TARGET, "all", store="once", threads=1, profile=profile)
 
 
 def test_layers_are_cold_where_a_core_prepares_slower_than_it_computes():

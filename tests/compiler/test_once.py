@@ -13,6 +13,8 @@ from flexcomp.compiler.gc_threshold import high_gc_threshold
 from flexcomp.passes import fuse_layers, pretransform_weights
 from flexcomp.passes.choose_kernels import layer_spec
 
+from ..uncompiled import planned
+
 TARGET = "llvm -mcpu=x86-64-v3"
 
 
@@ -37,8 +39,8 @@ def test_layers_are_found_once_and_each_kernel_is_built_once(monkeypatch):
 
     monkeypatch.setattr(fuse_layers, "_groups", lambda main: searches.append(main) or groups(main))
     monkeypatch.setattr(pretransform_weights, "chosen", watched)
-    artifact = flexcomp.build(network(3), target=TARGET, threads=1)
-    assert {layer.implementation.split()[0] for layer in artifact.program.layers} >= {"direct", "winograd", "depthwise"}
+    program = planned(network(3), TARGET, threads=1)
+    assert {layer.implementation.split()[0] for layer in program.layers} >= {"direct", "winograd", "depthwise"}
     assert len(searches) == 1
     assert len(built) >= 4 and set(built.values()) == {1}
 
@@ -49,7 +51,7 @@ def test_the_search_for_epilogues_looks_at_what_reads_a_layer(depth, monkeypatch
     looked = []
     fits = fuse_layers._fits
     monkeypatch.setattr(fuse_layers, "_fits", lambda *args: looked.append(args) or fits(*args))
-    flexcomp.build(network(depth), target=TARGET, threads=1, kernels="smallest")
+    planned(network(depth), TARGET, threads=1, kernels="smallest")
     assert len(looked) <= 5 * (depth + 2)
 
 

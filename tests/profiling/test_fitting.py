@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import flexcomp
 from flexcomp.device.profile import family, kernel_key
 from flexcomp.errors import ArtifactError
 from flexcomp.plan import Storage
@@ -16,6 +15,7 @@ from flexcomp.profiling.observing import LoadTime, Observations, note
 from flexcomp.program.prediction import LayerTime, Prediction
 from flexcomp.runtime.trace import Trace
 from tests.cli.conftest import tiny_network
+from tests.uncompiled import planned
 
 STORAGE = Storage(4e8, 80e-6, 15e-6, disturbance=5e-10)
 
@@ -23,7 +23,7 @@ STORAGE = Storage(4e8, 80e-6, 15e-6, disturbance=5e-10)
 @pytest.fixture(scope="module")
 def program():
     """Of loads that only read; the same plans on every machine."""
-    return flexcomp.build(tiny_network(), target="llvm -mcpu=x86-64-v4", threads=1, store="prepared").program
+    return planned(tiny_network(), "llvm -mcpu=x86-64-v4", threads=1, store="prepared")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import flexcomp
 from flexcomp.errors import ArtifactError
 from flexcomp.program.choices import KEY, Candidate, read, reasons, record, second_forms_nbytes
 from flexcomp.program.program import Preparation
@@ -16,12 +15,13 @@ from flexcomp.program.weights_file import write_weights
 from flexcomp.report.facts import describe
 from flexcomp.report.tables import as_text, choice_table
 from tests.network.variants import network
+from tests.uncompiled import planned
 
 
 @pytest.fixture(scope="module")
 def program():
     """With weights for every kernel, of which some are larger than others."""
-    return flexcomp.build(network(), threads=1, store="prepared").program
+    return planned(network(), threads=1, store="prepared")
 
 
 def layer(program, name: str) -> int:

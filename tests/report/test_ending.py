@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-import flexcomp
 from flexcomp.report import closing_lines
 from flexcomp.runtime import MINIMUM, Budget, note_minimum, parse_budget
 from tests.compiler.small import network
+from tests.uncompiled import planned
 
 
 @pytest.fixture(scope="module")
 def program():
-    return flexcomp.build(network(), target="llvm -mcpu=x86-64-v3").program
+    return planned(network(), "llvm -mcpu=x86-64-v3")
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-import flexcomp
 from flexcomp.plan import Storage
 from flexcomp.plan.parts.slicing import live_bytes
 from flexcomp.program.prediction import LayerTime, Prediction, from_program
 from flexcomp.report.replanned import bound_s, problem_of
 from tests.cli.conftest import tiny_network
+from tests.uncompiled import planned
 
 
 @pytest.fixture(scope="module")
 def program():
-    return flexcomp.build(tiny_network(), threads=1).program
+    return planned(tiny_network(), threads=1)
 
 
 @pytest.mark.parametrize("bandwidth", [1e8, 1e9, 1e10])

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.cli import bench, demo, remote, run, tune
 from flexcomp.report import (
@@ -23,6 +22,7 @@ from flexcomp.report import (
     timeline_table,
 )
 from flexcomp.runtime import parse_budget
+from tests.uncompiled import planned
 
 LARGE = 999_999_999
 KERNEL = "im2col_gemm 12 slices of 1764 pixels 14×32"
@@ -34,7 +34,7 @@ def program():
     x = g.relu(g.conv(g.input("x", (1, 3, 56, 56)), 64, 3))
     x = g.relu(g.conv(x, 64, 3))
     x = g.op("Flatten", g.max_pool(x, 8, 8), axis=1, channels=64 * 7 * 7)
-    return flexcomp.build(g.model(g.dense(x, 256), (1, 256))).program
+    return planned(g.model(g.dense(x, 256), (1, 256)))
 
 
 def tables(program):

@@ -23,10 +23,8 @@ from itertools import pairwise
 import numpy as np
 import onnx
 
-from flexcomp.compiler.builder import prepare
-from flexcomp.compiler.options import Request, options_of
 from flexcomp.program import Program, Rung, ValueArg
-from flexcomp.runtime import parse_budget
+from tests import uncompiled
 from tests.cuda.reduced import NETWORKS
 
 INFERENCES = 3  # the first one fills the arena, the second one finds loads ahead of the first, the third one those of the second
@@ -167,29 +165,9 @@ def _without_pair(waits: tuple[Wait, ...], pairs: np.ndarray, floors: tuple[int,
         known = wait.behind
 
 
-class _Uncompiled:
-    """In the place of a compiler: plans need no machine code."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def require(self, target: object) -> None:
-        pass
-
-    def begin(self, kernels: object, target: object) -> None:
-        pass
-
-    def finish(self, kernels: object, target: object, report: object) -> dict[str, bytes]:
-        return {}
-
-
 def planned(model: onnx.ModelProto, target: str = "cuda -arch=sm_80", **options: object) -> Program:
     """The program of a network, with all its rungs."""
-    prepared = prepare(model, target, options_of(**options), compiler=_Uncompiled())
-    return prepared.artifacts([Request(parse_budget("min"))])[0].program
+    return uncompiled.planned(model, target, "min", **options)
 
 
 def main() -> None:
