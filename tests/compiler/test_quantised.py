@@ -15,10 +15,12 @@ from benchmarks.networks.quantised import WAYS, Way, output_step, quantise
 from flexcomp.device import resolve_target
 from flexcomp.runtime import runner
 
+from ..uncompiled import planned
 from .emulator import emulated, needs_emulator
 from .weighted import stored
 
 IMAGE = (1, 3, 26, 26)
+AVX2 = "llvm -mcpu=x86-64-v3"
 WITHOUT_DOTS = "llvm -mcpu=x86-64-v3 -mattr=-avx2"
 GENERIC = ["divide+3", "sum", "multiply+2"]  # the input is rounded; the average is a sum and a factor
 
@@ -60,8 +62,16 @@ def families(artifact: flexcomp.Artifact) -> set[str]:
     return {layer.implementation.partition(" ")[0] for layer in artifact.program.layers}
 
 
-@pytest.mark.parametrize("target", ["native", "llvm -mcpu=x86-64-v3", WITHOUT_DOTS])
-@pytest.mark.parametrize("way", WAYS, ids=str)
+# Each target with both formats and both kinds of scales, each format with both kinds.
+@pytest.mark.parametrize(
+    ("target", "way"),
+    [
+        (target, WAYS[number])
+        for target, numbers in {"native": (0, 3), AVX2: (1, 2), WITHOUT_DOTS: (0, 3)}.items()
+        for number in numbers
+    ],
+    ids=str,
+)
 def test_outputs_are_those_of_onnx_runtime(way, target):
     """In integer arithmetic, where this processor has it, and in float32."""
     model, has_dots = quantised(way), resolve_target(target).vector_unit.dots != ""
@@ -88,10 +98,9 @@ def test_budgets_are_as_small_as_in_float32():
     """But for a page: layers of integers are computed in bands, with scratch for the rows of a band."""
     found = {}
     for target in ("llvm -mcpu=znver4", "llvm -mcpu=znver4 -mattr=-avx512vnni"):
-        options = {"kernels": "smallest", "budget": "min", "progress": False}
-        artifact = flexcomp.build(quantised(WAYS[-1]), target=target, threads=1, **options)
-        banded = {layer.implementation.split()[0] for layer in artifact.program.layers if "[" in layer.name}
-        found[target] = artifact.program.rungs[0].budget, banded
+        program = planned(quantised(WAYS[-1]), target, "min", threads=1, kernels="smallest")
+        banded = {layer.implementation.split()[0] for layer in program.layers if "[" in layer.name}
+        found[target] = program.rungs[0].budget, banded
     (with_dots, banded), (without, _) = found.values()
     assert "integer" in banded
     assert with_dots <= without + 4096
