@@ -38,13 +38,23 @@ void LaneMemory::Grow(uint64_t asked) {
   const uint64_t nbytes = RoundedUp(asked, SystemPage());
   if (nbytes <= nbytes_) return;
   if (nbytes > reserved_) RaiseError("BudgetError", "a lane of ", asked, " bytes is more than this machine has memory");
-  if (::mprotect(base_, nbytes, PROT_READ | PROT_WRITE) != 0)
-    RaiseError("BudgetError", "cannot map a lane of ", asked, " bytes: ", ErrnoText(errno));
-  ::madvise(base_, nbytes, MADV_DONTFORK);  // as of an arena
-#ifdef MADV_HUGEPAGE
-  ::madvise(base_, nbytes, MADV_HUGEPAGE);
-#endif
+  Open(0, nbytes);
   nbytes_ = nbytes;
+}
+
+void LaneMemory::Open(uint64_t at, uint64_t nbytes) {
+  if (::mprotect(base_ + at, nbytes, PROT_READ | PROT_WRITE) != 0)
+    RaiseError("BudgetError", "cannot map ", nbytes, " bytes of a lane: ", ErrnoText(errno));
+  ::madvise(base_ + at, nbytes, MADV_DONTFORK);  // as of an arena
+#ifdef MADV_HUGEPAGE
+  ::madvise(base_ + at, nbytes, MADV_HUGEPAGE);
+#endif
+}
+
+// Also so that no huge page reaches beyond the usable memory. Where the system cannot note one more range, the memory
+// goes back all the same.
+void LaneMemory::Shut(uint64_t at, uint64_t nbytes) noexcept {
+  if (::mmap(base_ + at, nbytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0) == MAP_FAILED) ::madvise(base_ + at, nbytes, MADV_DONTNEED);
 }
 
 void LaneMemory::Shrink(uint64_t asked) noexcept {
@@ -53,10 +63,7 @@ void LaneMemory::Shrink(uint64_t asked) noexcept {
   // Of a huge page that is given back in part, a control group would go on counting all.
   const uint64_t whole = nbytes / kHugePage * kHugePage;
   ::madvise(base_ + whole, nbytes_ - whole, MADV_DONTNEED);
-  // Also so that no huge page reaches beyond the usable memory. Where the system cannot note one more range, the memory
-  // goes back all the same.
-  if (::mmap(base_ + nbytes, nbytes_ - nbytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0) == MAP_FAILED)
-    ::madvise(base_ + nbytes, nbytes_ - nbytes, MADV_DONTNEED);
+  Shut(nbytes, nbytes_ - nbytes);
   nbytes_ = nbytes;
 }
 

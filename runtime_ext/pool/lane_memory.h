@@ -1,4 +1,5 @@
-// The memory that the models of a lane work in, one after the other: none finds anything of another's.
+// The memory that the models of a lane work in, one after the other: none finds anything of another's; and that of weights which
+// several models read.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +20,10 @@ class LaneMemory {
   std::byte* base() const noexcept { return base_; }
   uint64_t reserved() const noexcept { return reserved_; }  // bytes, the largest usable size
   uint64_t nbytes() const noexcept { return nbytes_; }      // that may be used: whole pages of the system
+
+  // From now on these bytes, whole pages of the system, may be used, or may not and go back, whatever else is used. Throws BudgetError.
+  void Open(uint64_t at, uint64_t nbytes);
+  void Shut(uint64_t at, uint64_t nbytes) noexcept;
 
   // From now on `nbytes` may be used, unless there are more. Throws BudgetError if the system refuses more.
   void Grow(uint64_t nbytes);

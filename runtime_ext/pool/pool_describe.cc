@@ -1,6 +1,7 @@
 // The JSON description of a pool.
 #include <algorithm>
 
+#include "base/resident.h"
 #include "pool/clock.h"
 #include "pool/pool.h"
 
@@ -150,7 +151,7 @@ json::Object Pool::Stats(bool at_once) {
   // Looking through memory takes long: unless all is to be of one moment, requests and models come and go meanwhile.
   if (!at_once) lock.unlock();
   uint64_t resident = 0;
-  for (const auto& weights : shared) resident += weights->memory.Resident(weights->nbytes);
+  for (const auto& weights : shared) resident += ResidentBytes(weights->base(), weights->nbytes);
   json::Array said_lanes;
   for (size_t i = 0; i < lanes.size(); ++i) {
     const uint64_t own = lanes[i].first->Resident(lane_nbytes[i]);

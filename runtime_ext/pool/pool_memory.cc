@@ -66,7 +66,16 @@ void Pool::SettleLane(uint32_t number) noexcept {
 
 void Pool::Hold(Network& network) {
   if (network.holds || !network.common) return;
-  for (const auto& [number, shared] : network.common->weights) shared->memory.Grow(shared->nbytes);
+  const auto unclaimed = [&](const auto& function) {
+    for (const auto& [number, shared] : network.common->weights)
+      if (shared->holders == 0) function(*shared);
+  };
+  try {
+    unclaimed([](SharedWeights& shared) { shared.memory->Open(shared.at, shared.nbytes); });
+  } catch (...) {
+    unclaimed([](SharedWeights& shared) { shared.memory->Shut(shared.at, shared.nbytes); });
+    throw;
+  }
   for (const auto& [number, shared] : network.common->weights)
     if (shared->holders++ == 0) shared_nbytes_ += shared->nbytes;
   network.holds = true;
@@ -78,7 +87,7 @@ void Pool::Release(Network& network) noexcept {
     if (--shared->holders > 0) continue;
     shared_nbytes_ -= shared->nbytes;
     shared->contents = SharedWeights::Contents::kNone;
-    shared->memory.Shrink(0);
+    shared->memory->Shut(shared->at, shared->nbytes);
   }
 }
 

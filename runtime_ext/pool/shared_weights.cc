@@ -47,10 +47,22 @@ bool Same(const std::shared_ptr<const Common>& one, const Common::Weights& weigh
   return one && one->weights == weights;
 }
 
+// Finds memory for new weights, one after the other.
+void Place(const std::vector<SharedWeights*>& added) {
+  uint64_t end = 0;
+  for (SharedWeights* const one : added) {
+    one->at = end;
+    end += one->nbytes;
+  }
+  if (end == 0) return;
+  const auto memory = std::make_shared<LaneMemory>(end);
+  for (SharedWeights* const one : added) one->memory = memory;
+}
+
 tvm::ffi::Bytes PlacesOf(const Common::Weights& weights) {
   std::string text;
   for (const auto& [number, shared] : weights) {
-    const uint64_t place[2] = {number, reinterpret_cast<uintptr_t>(shared->memory.base())};
+    const uint64_t place[2] = {number, reinterpret_cast<uintptr_t>(shared->base())};
     text.append(reinterpret_cast<const char*>(place), sizeof(place));
   }
   return tvm::ffi::Bytes(text);
@@ -93,28 +105,36 @@ Commons ShareWeights(const Networks& networks, const Rungs& rungs, bool keeps) {
     for (const auto& common : {network->common, network->target_common})
       if (common)
         for (const auto& [number, shared] : common->weights) known[shared->key] = shared;
-  Commons commons;
+  std::vector<Common::Weights> all(networks.size());
+  std::vector<uint64_t> freed(networks.size(), 0);
+  std::vector<SharedWeights*> added;
   for (size_t i = 0; i < networks.size(); ++i) {
     Network& network = *networks[i];
-    auto& made = commons.emplace_back();
     if (network.broken || (users.empty() && !(keeps && network.target_common))) continue;
     const bool goes_on = keeps && rungs[i] == network.target;
-    Common::Weights weights;
-    uint64_t freed = 0;
     for (const Network::Resting& one : network.RestingOn(rungs[i])) {
       const std::string& key = network.keys()[one.number];
       const auto found = users.find(key);
       const bool common = found != users.end() && found->second.count > 1;
       if (!common && !(goes_on && Has(network.target_common, one.number))) continue;
       std::shared_ptr<SharedWeights>& shared = known[key];
-      if (!shared) shared = std::make_shared<SharedWeights>(key, network.SharedNbytes(one.number));
-      weights.emplace_back(one.number, shared);
-      freed += one.freed;
+      if (!shared) {
+        shared = std::make_shared<SharedWeights>(key, network.SharedNbytes(one.number));
+        added.push_back(shared.get());
+      }
+      all[i].emplace_back(one.number, shared);
+      freed[i] += one.freed;
     }
-    if (weights.empty()) continue;
-    made = rungs[i] == network.target && Same(network.target_common, weights)
+  }
+  Place(added);
+  Commons commons;
+  for (size_t i = 0; i < networks.size(); ++i) {
+    Network& network = *networks[i];
+    auto& made = commons.emplace_back();
+    if (all[i].empty()) continue;
+    made = rungs[i] == network.target && Same(network.target_common, all[i])
                ? network.target_common
-               : std::make_shared<const Common>(std::move(weights), WholePages(network.ladder()[rungs[i]].kept - freed));
+               : std::make_shared<const Common>(std::move(all[i]), WholePages(network.ladder()[rungs[i]].kept - freed[i]));
   }
   return commons;
 }

@@ -21,13 +21,16 @@ namespace flexcomp {
 class Network;
 
 struct SharedWeights {
-  SharedWeights(std::string key, uint64_t nbytes) : key(std::move(key)), nbytes(nbytes), memory(nbytes) {}
+  SharedWeights(std::string key, uint64_t nbytes) : key(std::move(key)), nbytes(nbytes) {}
+
+  std::byte* base() const noexcept { return memory->base() + at; }
 
   enum class Contents { kNone, kBeingMade, kThere };
 
   const std::string key;
   const uint64_t nbytes;  // whole pages of the system
-  LaneMemory memory;
+  std::shared_ptr<LaneMemory> memory;  // with other weights, so that huge pages may hold them
+  uint64_t at = 0;                     // in this memory
   // Of the pool, which guards them.
   uint32_t holders = 0;  // networks that may read the weights; 0: no memory is claimed
   Contents contents = Contents::kNone;
