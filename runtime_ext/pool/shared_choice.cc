@@ -13,8 +13,8 @@ namespace {
 
 constexpr uint64_t kMostPairs = 1 << 18;  // of rungs that are looked at
 
-// A model's choice, by keys that other models have, too.
-struct Choice {
+// A rung that a model may take, with keys that other models have, too.
+struct Candidate {
   ShareRung rung;  // with the cost for its seconds
   uint32_t number;
   std::vector<std::pair<uint32_t, uint64_t>> shared;  // key, freed bytes
@@ -43,25 +43,25 @@ class Improvement {
       }
     }
     for (size_t i = 0; i < models.size(); ++i) {
-      auto& choices = choices_.emplace_back();
+      auto& candidates = candidates_.emplace_back();
       for (size_t j = 0; j < models[i].rungs.size(); ++j) {
-        Choice choice{models[i].rungs[j], among[i][j], {}};
-        choice.rung.seconds *= models[i].weight;
+        Candidate candidate{models[i].rungs[j], among[i][j], {}};
+        candidate.rung.seconds *= models[i].weight;
         if (!networks[i]->broken)
-          for (const Network::Resting& one : networks[i]->RestingOn(choice.number))
-            if (const uint32_t key = numbers.at(networks[i]->keys()[one.number]); keys_[key].models > 1) choice.shared.emplace_back(key, one.freed);
-        choices.push_back(std::move(choice));
+          for (const Network::Resting& one : networks[i]->RestingOn(candidate.number))
+            if (const uint32_t key = numbers.at(networks[i]->keys()[one.number]); keys_[key].models > 1) candidate.shared.emplace_back(key, one.freed);
+        candidates.push_back(std::move(candidate));
       }
-      chosen_.push_back(&*std::ranges::find(choices, rungs[i], &Choice::number));
+      chosen_.push_back(&*std::ranges::find(candidates, rungs[i], &Candidate::number));
       lanes_.push_back(models[i].lane);
     }
   }
 
   void Run(uint64_t budget) {
     for (bool better = true; std::exchange(better, false);)
-      for (size_t i = 0; i < choices_.size(); ++i)
-        for (size_t j = i + 1; j < choices_.size(); ++j) {
-          looked_at_ += choices_[i].size() * choices_[j].size();
+      for (size_t i = 0; i < candidates_.size(); ++i)
+        for (size_t j = i + 1; j < candidates_.size(); ++j) {
+          looked_at_ += candidates_[i].size() * candidates_[j].size();
           if (looked_at_ > kMostPairs) return;
           if (Meet(i, j)) better = Improve(i, j, budget) || better;
         }
@@ -78,13 +78,13 @@ class Improvement {
   uint64_t LookAtOthers(size_t i, size_t j) {
     for (Key& key : keys_) key.users = 0, key.freed = 0;
     uint64_t kept = 0;
-    working_.assign(choices_.size(), 0);
+    working_.assign(candidates_.size(), 0);
     for (size_t other = 0; other < chosen_.size(); ++other) {
       if (other == i || other == j) continue;
-      const Choice& choice = *chosen_[other];
-      kept += choice.rung.kept;
-      working_[lanes_[other]] = std::max(working_[lanes_[other]], choice.rung.working);
-      for (const auto& [key, freed] : choice.shared) Add(key, freed);
+      const Candidate& candidate = *chosen_[other];
+      kept += candidate.rung.kept;
+      working_[lanes_[other]] = std::max(working_[lanes_[other]], candidate.rung.working);
+      for (const auto& [key, freed] : candidate.shared) Add(key, freed);
     }
     uint64_t all = kept;
     for (const Key& key : keys_)
@@ -98,10 +98,10 @@ class Improvement {
     keys_[key].freed += freed;
   }
 
-  // Bytes more with a choice in addition; its keys count from now on.
-  int64_t Count(const Choice& choice) {
-    auto more = static_cast<int64_t>(choice.rung.kept);
-    for (const auto& [key, freed] : choice.shared) {
+  // Bytes more with a candidate in addition; its keys count from now on.
+  int64_t Count(const Candidate& candidate) {
+    auto more = static_cast<int64_t>(candidate.rung.kept);
+    for (const auto& [key, freed] : candidate.shared) {
       const Key before = keys_[key];
       Add(key, freed);
       more -= Saved(keys_[key]) - Saved(before);
@@ -111,12 +111,12 @@ class Improvement {
   static int64_t Saved(const Key& key) {
     return key.users > 1 ? static_cast<int64_t>(key.freed) - static_cast<int64_t>(key.nbytes) : 0;
   }
-  void Discount(const Choice& choice) {
-    for (const auto& [key, freed] : choice.shared) --keys_[key].users, keys_[key].freed -= freed;
+  void Discount(const Candidate& candidate) {
+    for (const auto& [key, freed] : candidate.shared) --keys_[key].users, keys_[key].freed -= freed;
   }
-  uint64_t Widen(std::vector<uint64_t>& working, size_t model, const Choice& choice) const {
+  uint64_t Widen(std::vector<uint64_t>& working, size_t model, const Candidate& candidate) const {
     uint64_t& most = working[lanes_[model]];
-    const uint64_t more = choice.rung.working > most ? choice.rung.working - most : 0;
+    const uint64_t more = candidate.rung.working > most ? candidate.rung.working - most : 0;
     most += more;
     return more;
   }
@@ -127,11 +127,11 @@ class Improvement {
     double best = before * (1 - 1e-9);
     bool better = false;
     std::vector<uint64_t> with_one, with_both;
-    for (const Choice& one : choices_[i]) {
+    for (const Candidate& one : candidates_[i]) {
       if (one.rung.seconds >= best) continue;
       with_one = working_;
       const int64_t with = others + Count(one) + static_cast<int64_t>(Widen(with_one, i, one));
-      for (const Choice& other : choices_[j]) {
+      for (const Candidate& other : candidates_[j]) {
         const double cost = one.rung.seconds + other.rung.seconds;
         if (cost >= best) continue;
         with_both = with_one;
@@ -150,8 +150,8 @@ class Improvement {
 
   std::vector<Key> keys_;
   std::vector<std::vector<uint32_t>> own_;    // keys of each model
-  std::vector<std::vector<Choice>> choices_;  // of each model
-  std::vector<const Choice*> chosen_;
+  std::vector<std::vector<Candidate>> candidates_;  // of each model
+  std::vector<const Candidate*> chosen_;
   std::vector<uint32_t> lanes_;
   std::vector<uint64_t> working_;  // of the lanes of all models but two
   uint64_t looked_at_ = 0;
