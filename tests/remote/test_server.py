@@ -22,6 +22,7 @@ from flexcomp.program.prediction import from_program
 from flexcomp.remote.server import SERVER, package_server
 from tests.cli.conftest import tiny_network
 from tests.remote.servers import EMULATOR, KEY, SYSROOT, emulated, own_server, running_tracker, wait_until_registered
+from tests.uncompiled import planned
 
 TARGET = "raspberry-pi-5"
 
@@ -50,7 +51,7 @@ def pi(package, emulator, tracker):
 @pytest.fixture(scope="module")
 def library(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("aarch64") / "tiny.so"
-    flexcomp.build(tiny_network(), target=TARGET, budget="0.6", threads=2).export_library(path)
+    flexcomp.build(tiny_network(), target=TARGET, budget="0.6", threads=2, kernels="smallest").export_library(path)
     return path
 
 
@@ -78,9 +79,9 @@ def test_an_aarch64_device_is_measured_and_built_for(pi, library, cli, tmp_path)
     profile = load_profile(tmp_path / "device.json")
     assert profile.threads == 2 and profile.delays is not None and profile.storage_bytes_per_s > 0
 
-    program = flexcomp.build(
-        tiny_network(), target=TARGET, threads=2, profile=tmp_path / "device.json", budget="0.6"
-    ).program
+    program = planned(
+        tiny_network(), TARGET, "0.6", threads=2, kernels="smallest", profile=tmp_path / "device.json"
+    )
     assert replace(from_program(program).storage, core_contention=0.0) == profile.storage
     used = [layer for layer in program.layers if kernel_key(layer) in profile.kernels]
     assert used
