@@ -110,7 +110,9 @@ class Guarded:
 @pytest.mark.parametrize("m", [*KINDS, STEM, LINE])
 def test_random_shapes_and_slices(m):
     """Every slice of blocks writes its channels and nothing else; no pixel or weight outside is read; scratch is enough."""
-    cases = ways(m, 12 if m in (2, 4, LINE) else 8 if m == STEM else 4)
+    cases = ways(m, 12 if m in (2, 4, LINE) else 6 if m == STEM else 4)
+    if m == STEM:  # these kernels are large: four have every size but 1 channel and 10 columns
+        cases = [cases[i] for i in (0, 1, 3, 5)]
     compiled = library(
         {f"kernel_{i}": winograd_kernel(way, (8, 4)[i % 2 or way.tile.depth > 1]) for i, way in enumerate(cases)}
     )
