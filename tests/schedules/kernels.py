@@ -10,6 +10,7 @@ from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device import CompileTarget, resolve_target
 
 TARGET = resolve_target({"mcpu": "x86-64-v3"})
+UNOPTIMISED = resolve_target({"mcpu": "x86-64-v3", "opt-level": 0})
 
 
 def library(
@@ -17,9 +18,9 @@ def library(
 ) -> tvm.runtime.Module:
     """One module of all `functions`, compiled as `flexcomp.build` compiles kernels.
 
-    None asks the runtime for memory, but TVM's own, among them as references, may.
+    None asks the runtime for memory. TVM's own, among them as `references`, may, and are not optimised.
     """
-    module = compile_module(functions, target)
+    module = compile_module(functions, UNOPTIMISED if references else target)
     assert references or "AllocWorkspace" not in runtime_calls(module)
     return module
 

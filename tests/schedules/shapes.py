@@ -12,7 +12,7 @@ from tvm import tirx
 
 from .kernels import call
 
-SHAPES = int(os.environ.get("FLEXCOMP_SHAPES", "15"))  # of each family: few, because each is a kernel to compile
+SHAPES = int(os.environ.get("FLEXCOMP_SHAPES", "10"))  # of each family: few, because each is a kernel to compile
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def test_candidates_compute_the_layer(spec):
     rng = np.random.default_rng(0)
     more = space(spec, AVX2)[len(candidates(spec, AVX2)) :]
     picked = {c.family: c for c in (more[i] for i in rng.permutation(len(more)))}  # one of every family
-    picked = [*picked.values(), *(more[i] for i in rng.permutation(len(more))[:3])]
+    picked = [*picked.values(), *(more[i] for i in rng.permutation(len(more))[:1])]
     with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
         kernels = library({f"k{i}": candidate.build() for i, candidate in enumerate(picked)})
     x = rng.standard_normal((spec.batch, spec.height, spec.width, spec.in_channels), dtype="f4")

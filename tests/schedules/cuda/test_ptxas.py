@@ -42,7 +42,7 @@ def kernels(architecture):
 
 
 @pytest.mark.skipif(nvcc.nvcc() is None, reason="needs nvcc")
-@pytest.mark.parametrize("name", nvcc.ARCHITECTURES)
+@pytest.mark.parametrize("name", ["sm_75", "sm_87", "sm_90"])  # sm_80 has sm_87's instructions
 def test_nothing_spills(name, tmp_path):
     architecture = ARCHITECTURES[name]
     codes = {function: cuda_code(func, architecture, function) for function, func in kernels(architecture).items()}

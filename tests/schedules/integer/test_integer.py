@@ -58,12 +58,15 @@ def of_integers(spec: ConvSpec) -> ConvSpec:
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_sums_are_those_of_integers(name, threads):
-    """Every slice writes its channels and nothing else, reads no weights outside itself, and stays inside of its scratch."""
+    """Every slice writes its channels and nothing else, reads no weights outside itself, and stays inside of its scratch.
+
+    Of several threads those kernels that share work: the others are the same as of one thread.
+    """
     unit = replace(UNITS[name], threads=threads)
     drawn = [spec for kind in ("conv", "dense") for spec in specs(kind, 9) if spec.groups == 1]
     layers = [replace(spec, epilogue=list(EPILOGUES)[i % len(EPILOGUES)]) for i, spec in enumerate([*LAYERS, *drawn])]
-    cases = [(spec, way) for spec in map(of_integers, layers) for way in integer.ways(spec, unit)]
-    assert len(cases) > 20 and {way.slots for _, way in cases} == {1, threads}
+    cases = [(spec, way) for spec in map(of_integers, layers) for way in integer.ways(spec, unit) if way.slots == threads]
+    assert len(cases) >= (20 if threads == 1 else 3)
     made = [integer_candidate(way, unit) for _, way in cases]
     compiled = library({f"kernel_{i}": candidate.build() for i, candidate in enumerate(made)}, NATIVE)
     for i, ((spec, _), candidate) in enumerate(zip(cases, made, strict=True)):

@@ -1,6 +1,7 @@
 """Attention kernels against NumPy: odd sizes, strides, masks, vector widths."""
 
 import time
+from functools import cache
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from flexcomp.schedules.operators import attention
 from flexcomp.schedules.operators.attention_spec import Access, AttentionSpec, PositionScores, ScoreMask
 from flexcomp.schedules.tiles.tile import VectorUnit
+from tests.pairs import pairs
 from tests.schedules.kernels import library
 from tests.schedules.shapes import SHAPES
 
@@ -27,12 +29,17 @@ SIZES = dict(
 )
 
 
+@cache
+def compiled(spec: AttentionSpec, unit: VectorUnit):
+    return library({"kernel": attention.kernel(spec, unit)})["kernel"]
+
+
 def run(spec: AttentionSpec, unit: VectorUnit, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """What the kernel computes, and what it should."""
     rng = np.random.default_rng(seed)
     tensors = [tensor_of(rng, access) for access in (spec.q, spec.k, spec.v)]
     masks = masks_of(rng, spec)
-    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    kernel = compiled(spec, unit)
     y = np.full(spec.y.buffer, np.nan, "f4")
     given = [*tensors, *masks, *positions_of(rng, spec)]
     found = call_with_scratch(kernel, given, y, *attention.scratch(spec, unit))
@@ -119,9 +126,7 @@ def test_scores_are_capped_before_they_are_masked(unit):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("nan_is_zero", [False, True])
-@pytest.mark.parametrize("mask", ["add", "where", "causal"])
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(("unit", "mask", "nan_is_zero"), pairs(UNITS, ("add", "where", "causal"), (False, True)))
 def test_queries_that_see_nothing(unit, mask, nan_is_zero):
     """Of all scores -inf, or one NaN, or one infinite, the softmax is NaN; where that is 0, so is the result, unless V is NaN."""
     tokens, depth = 70, 8
@@ -149,7 +154,7 @@ def test_queries_that_see_nothing(unit, mask, nan_is_zero):
         weights = np.where(np.isnan(weights), 0, weights) if nan_is_zero else weights
         wanted = weights @ v[0]
     assert np.isnan(scores).any() and np.isnan(wanted).any()
-    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    kernel = compiled(spec, unit)
     (scratch,) = attention.scratch(spec, unit)
     found = call_with_scratch(kernel, [q, k, v, *given], np.full(spec.y.buffer, -1, "f4"), scratch)[0]
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
@@ -181,7 +186,7 @@ def over_cache(spec: AttentionSpec, unit: VectorUnit, lengths: list[int]) -> np.
             some = (scores > -np.inf).any(-1)
             weights = np.exp(scores[some] - scores[some].max(-1, keepdims=True)) if some.any() else np.zeros((0, valid))
             wanted[batch, head, some] = weights / weights.sum(-1, keepdims=True) @ v[batch, shared, :valid]
-    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    kernel = compiled(spec, unit)
     found = call_with_scratch(kernel, [q, k, v, np.int64(lengths)], np.full(spec.y.buffer, np.nan, "f4"),
                               attention.scratch(spec, unit)[0])  # fmt: skip
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=f"{spec} {lengths}")
@@ -207,7 +212,7 @@ def test_the_time_goes_with_the_valid_keys():
     """Of 4096, 16 take a small part of the time."""
     spec, unit = dense(1, 1, 1, 4096, 64, 64, causal=True, has_lengths=True), VectorUnit(8, 16)
     rng = np.random.default_rng(0)
-    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    kernel = compiled(spec, unit)
     args = [tvm.runtime.tensor(tensor_of(rng, access)) for access in (spec.q, spec.k, spec.v)]
     rest = [tvm.runtime.tensor(np.zeros(shape, "f4")) for shape in (spec.y.buffer, *attention.scratch(spec, unit))]
 
@@ -230,7 +235,7 @@ def test_what_a_causal_mask_hides_is_not_read():
     q, k, v = (tensor_of(rng, access) for access in (spec.q, spec.k, spec.v))
     wanted = expected(spec, q, k, v)
     k[..., 32:, :], v[..., 32:, :] = np.nan, np.nan
-    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    kernel = compiled(spec, unit)
     found = call_with_scratch(kernel, [q, k, v], np.zeros(spec.y.buffer, "f4"), attention.scratch(spec, unit)[0])
     np.testing.assert_allclose(found[..., :16, :], wanted[..., :16, :], rtol=1e-4, atol=1e-5)
 
@@ -241,7 +246,7 @@ def test_nan_reaches_every_query_that_sees_it():
     q, k, v = (tensor_of(rng, access) for access in (spec.q, spec.k, spec.v))
     k[..., 3, 2] = np.nan
     unit = VectorUnit(8, 16)
-    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    kernel = compiled(spec, unit)
     found = call_with_scratch(kernel, [q, k, v], np.zeros(spec.y.buffer, "f4"), attention.scratch(spec, unit)[0])
     assert np.isnan(found).all()
 

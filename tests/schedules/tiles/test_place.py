@@ -42,19 +42,23 @@ def families(spec: ConvSpec) -> dict[tuple[str, str], Candidate]:
     """One candidate of every family, and of Winograd's one per kind."""
     chosen: dict[tuple[str, str], Candidate] = {}
     for candidate in conv_candidates(spec, UNIT):
-        chosen.setdefault((candidate.family, candidate.variant.split(" ")[0]), candidate)
+        kind = candidate.variant.split(" ")[0] if candidate.family == "winograd" else ""
+        chosen.setdefault((candidate.family, kind), candidate)
     return chosen
 
 
 def test_every_family_writes_its_part_and_nothing_else():
-    """The first candidate of each family in both kinds of places, others of Winograd in turn."""
-    functions, cases = {}, []
+    """The first candidate of each family in both kinds of places, each other kind of Winograd's in one, once."""
+    functions, cases, tried = {}, [], set()
     for spec in SPECS:
         placed_specs = [replace(spec, place=where(spec)) for where in (among_channels, behind_rows)]
         placed = [families(one) for one in placed_specs]
         seen = Counter()
         for kind, plain in families(spec).items():
             assert {str(others[kind]) for others in placed} == {str(plain)}
+            if plain.family == "winograd" and kind in tried:
+                continue
+            tried.add(kind)
             number, at = seen[kind[0]], len(cases)
             seen[kind[0]] += 1
             chosen = (0, 1) if number == 0 else (number % 2,)

@@ -110,7 +110,7 @@ class Guarded:
 @pytest.mark.parametrize("m", [*KINDS, STEM, LINE])
 def test_random_shapes_and_slices(m):
     """Every slice of blocks writes its channels and nothing else; no pixel or weight outside is read; scratch is enough."""
-    cases = ways(m, 12 if m in (2, 4, LINE) else 6 if m == STEM else 4)
+    cases = ways(m, 8 if m in (2, 4, LINE) else 6 if m == STEM else 4)
     if m == STEM:  # these kernels are large: four have every size but 1 channel and 10 columns
         cases = [cases[i] for i in (0, 1, 3, 5)]
     compiled = library(
@@ -139,25 +139,11 @@ def test_random_shapes_and_slices(m):
         assert error < ACCURACY[m], f"{message}: {error}"
 
 
-@pytest.mark.parametrize("m", KINDS)
-def test_accuracy(m):
-    """Relative to the largest output, against float64, 256 channels."""
-    spec = ConvSpec(1, 20, 20, 256, 16, (3, 3), padding=(1, 1, 1, 1))
-    way = Winograd(spec, m, Tile(5, 16), groups=2)
-    x, w, bias, slope, _ = operands(np.random.default_rng(0), spec)
-    expected = conv2d(spec, x, w, bias)
-    y = tvm.runtime.tensor(np.empty(expected.shape, "f4"))
-    kernel = library({"kernel": winograd_kernel(way, 8)})["kernel"]
-    panel = tvm.runtime.tensor(packed_weights(way, w, bias, slope))
-    kernel(tvm.runtime.tensor(x), panel, 0, way.panel.blocks, y, *Guarded(way).parts)
-    assert abs(y.numpy() - expected).max() < ACCURACY[m] * abs(expected).max()
-
-
 def test_no_memory_besides_the_operands():
     spec = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL)
     library({
         f"kernel_{m}_{slots}": winograd_kernel(Winograd(spec, m, Tile(5, 16), 1, slots=slots), 8)
-        for m, slots in ((2, 1), (4, 2), (5, 1), (6, 1))
+        for m, slots in ((4, 2), (6, 1))
     })  # fmt: skip
 
 
