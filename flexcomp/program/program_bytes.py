@@ -2,9 +2,9 @@
 
 The reader on the device is `runtime_ext/src/program/reader.cc`.
 
-Program, format 9. Everything is little-endian and unpadded; counts and indices are u32:
+Program, format 10. Everything is little-endian and unpadded; counts and indices are u32:
 
-    program  = "FLEXPROG" version:u32=9 crc:u32 size:u64 plans_at:u64 body plans:plan[len(rungs)]
+    program  = "FLEXPROG" version:u32=10 crc:u32 size:u64 plans_at:u64 body plans:plan[len(rungs)]
                size counts all bytes of the program, the plans begin at byte plans_at; crc is the CRC-32 (zlib) of all bytes
                from `size` to there
     body     = model:str target:str features:list<str> threads:u32 metadata:list<key:str value:str>
@@ -36,14 +36,20 @@ Program, format 9. Everything is little-endian and unpadded; counts and indices 
     part     = at:u64 nbytes:u32 count:u64            elements of a row: element i of lane j lies at byte
                at + (i * lanes + j) * nbytes of the block
     bound    = low:i64 high:i64                       element i lies in [low, high) of bound i modulo their number
-    rung     = budget:u64 arena:u64 working:u64 predicted_s:f64 pinned:u64 streamed:u64 steps:u32 loads:u32 cold:u32
-               nbytes:u64 crc:u32                 of its plan: how much each list holds, its bytes, and their CRC-32
+    rung     = budget:u64 arena:u64 working:u64 predicted_s:f64 pinned:u64 streamed:u64
+               steps:u32 operations:u32 runs:u32 first_steps:u32 nbytes:u64 crc:u32
+                                                  of its plan: how much each list holds, its bytes, and their CRC-32
                pinned, streamed: bytes of weights that stay between inferences, and that each of them reads, as its plan has it
-    plan     = value_at:i64[len(values)] steps:list<step> loads:list<load> cold:list<cold>
-    step     = layer:u32 first:u32 count:u32 need:u32 weights_at:i64 scratch_at:i64
-    load     = source:u64 nbytes:u64 target:u64 after:u32 flags:u32 space:u32 prepared:list<prepared>      one or none
-    prepared = layer:u32 first:u32 count:u32 at:u64
-    cold     = step:u32 layer:u32 at:u64
+    plan     = value_at:i64[len(values)] steps:list<step> first_steps:list<other> operations:list<operation> tapes:list<tape>
+    step     = layer:u32 first:u32 count:u32 weights_at:i64 scratch_at:i64
+    other    = number:u32 step                    the first inference computes it instead of the step with this number
+    operation = 0:u8 load:u32 source:u32 nbytes:u32 to:u32     read, from the data section to the arena, in pages
+             | 1:u8 load:u32 source:u32 nbytes:u32 to:u32      the same, at any time: nothing uses the place before its turn
+             | 2:u8 load:u32 source:u32 nbytes:u32 to:u32      copy within the arena, in pages
+             | 3:u8 load:u32 layer:u32 first:u32 count:u32 source:u64 to:u64      prepare blocks of a layer, from the
+               stored ones that begin at `source`
+    tape     = runs:list<run> need:list<u32>
+    run      = operation:u32 count:u32 after:i32  neighbours in the table of operations, each when so many steps are computed
     str      = nbytes:u32 UTF-8
     list<x>  = count:u32 x*
 
@@ -65,19 +71,18 @@ scratch. Arguments 5 and 6 come together, behind the only weights of their layer
 other layer has one block, all its weights. The symbol of a kernel in the library is its name and a hash of what it takes:
 `flexcomp/program/signature.py`.
 
-Bit 0 of a load's flags says that it is pinned, bit 1 that it is read ahead: `after` then counts the steps of the
-inference before (the first inference reads it at its start); it is not pinned, and all loads before it are read
-ahead or pinned. Bit 2 says that what it reads is kept and prepared in every inference: it has something prepared, and is not
-pinned. What stays, states, what pinned loads bring and what kept ones read, lies in bytes [working, arena) of the arena, all
-else in [0, working). The other bits, and memory spaces other than space 0, which is "host" or "cuda", are reserved: a reader
-refuses what it does not know. Space "cuda" is the memory of a GPU, which computes: symbols of kernels are data there
-(`flexcomp/program/device_kernel.py`), nothing is prepared, and there are no arguments 8 and 9. A layer whose weights are prepared
-takes blocks of them; its loads, and no others, have something prepared.
+Tapes are `first`, `fill`, `steady`, and where there are first_steps `second` and `settle` (`flexcomp/program/tapes.py`). A
+tape has no more operations than the table. An operation begins after `after` steps of the inference, and completes after the
+operations before it. A negative `after` of -n is in the inference before, n - 1 steps before its end; these come first, in
+`steady` and `second` only. The list `need` has an item for each step: so many operations of the tape are complete before it.
+`fill` and `settle` compute nothing and have no such list. Operations 1 are in `first` and `fill` only. The number of a load
+is for people; operations stand in the table by their loads.
 
-The first inference computes the step of a `cold` by another layer, whose weights are what those of the step's layer are
-prepared from: the step is the whole layer, its loads are pinned. The pages of these weights are read to `at` in one piece, inside
-the place of the step's weights, and the loads prepare out of that, in their order, for the second inference. What one prepares
-lies over nothing that a later one is prepared from. Steps ascend.
+What stays, states and weights, lies in bytes [working, arena) of the arena, all else in [0, working). Operations of `steady`
+write nothing to what stays; those of `second` and `settle` write the same there in the same order. Memory spaces other than
+space 0, which is "host" or "cuda", are reserved: a reader refuses what it does not know. Space "cuda" is the memory of a GPU,
+which computes: symbols of kernels are data there (`flexcomp/program/device_kernel.py`), nothing is copied or prepared, and
+there are no arguments 8 and 9. A layer whose weights are prepared takes blocks of them.
 """
 
 from __future__ import annotations
@@ -96,16 +101,14 @@ from .program import (
     ALIGN,
     CUDA,
     HOST,
+    PAGE,
     Arg,
-    Cold,
     CountArg,
     FirstArg,
     Interleaved,
     Layer,
-    Load,
     Port,
     Preparation,
-    Prepared,
     Program,
     RowsArg,
     Rung,
@@ -119,14 +122,15 @@ from .program import (
     WeightArg,
     Weights,
 )
+from .tapes import Copy, Operation, Prepare, Read, Tape, Tapes, loads_of, tapes_of
 
-PROGRAM_VERSION = 9
-PROGRAM_KIND = "flexcomp.program.9"  # kind of the module in the library: the version is part of it
+PROGRAM_VERSION = 10
+PROGRAM_KIND = "flexcomp.program.10"  # kind of the module in the library: the version is part of it
 
 _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
 _SIZES = struct.Struct("<QQ")  # of the program, and where its plans begin
-_PINNED, _AHEAD, _KEPT = 1, 2, 4
+_AT_ITS_TURN, _EARLY, _COPY, _PREPARE = range(4)  # operations
 _READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT, _EXCHANGED, _ROWS, _INTERLEAVED = range(10)
 
 # dtype name → DLPack type code and bits
@@ -158,8 +162,9 @@ def encode_program(program: Program, weights: WeightsDigest) -> bytes:
         out.items(ports, lambda p: (out.text(p.name), out.put("I", p.value), out.type(p.type)))
     out.items(program.states, out.state)
     out.items(program.layers, out.layer)
-    plans = [_encode_plan(rung) for rung in program.rungs]
-    out.items([*zip(program.rungs, plans, strict=True)], lambda pair: out.rung(program, *pair))
+    tapes = [tapes_of(rung, program.layers) for rung in program.rungs]
+    plans = [_encode_plan(rung, of) for rung, of in zip(program.rungs, tapes, strict=True)]
+    out.items([*zip(program.rungs, tapes, plans, strict=True)], lambda of: out.rung(program, *of))
     plans_at = _PREFIX.size + _SIZES.size + len(out.data)
     head = _SIZES.pack(plans_at + sum(map(len, plans)), plans_at) + out.data
     return b"".join((_PREFIX.pack(_MAGIC, PROGRAM_VERSION, zlib.crc32(head)), head, *plans))
@@ -202,10 +207,18 @@ def _stored(layers: Sequence[Layer]) -> list[tuple[int, int]]:
     return [(layer.weights.offset, layer.weights.stored_nbytes) for layer in layers if layer.weights]
 
 
-def _encode_plan(rung: Rung) -> bytes:
+def _encode_plan(rung: Rung, tapes: Tapes) -> bytes:
     out = _Writer()
-    out.plan(rung)
+    try:
+        out.plan(rung, tapes)
+    except struct.error as error:
+        raise ValueError(f"the plan for {rung.budget} bytes cannot be written: {error}") from None
     return bytes(out.data)
+
+
+def _counts(steps: Sequence[Step], tapes: Tapes) -> tuple[int, ...]:
+    """As a rung says them of its plan."""
+    return len(steps), len(tapes.operations), sum(len(tape.runs) for tape in tapes.all), len(tapes.first_steps)
 
 
 def _weights_nbytes(program: Program, rung: Rung) -> tuple[int, int]:
@@ -310,20 +323,34 @@ class _Writer:
             case _:
                 raise TypeError(f"unknown kernel argument {arg!r}")
 
-    def rung(self, program: Program, rung: Rung, plan: bytes) -> None:
+    def rung(self, program: Program, rung: Rung, tapes: Tapes, plan: bytes) -> None:
         self.put("QQQdQQ", rung.budget, rung.arena, rung.working, rung.seconds, *_weights_nbytes(program, rung))
-        self.put("IIIQI", len(rung.steps), len(rung.loads), len(rung.cold), len(plan), zlib.crc32(plan))
+        self.put("IIIIQI", *_counts(rung.steps, tapes), len(plan), zlib.crc32(plan))
 
-    def plan(self, rung: Rung) -> None:
+    def plan(self, rung: Rung, tapes: Tapes) -> None:
         self.put(f"{len(rung.value_at)}q", *rung.value_at)
-        self.items(rung.steps, lambda s: self.put("IIIIqq", s.layer, s.first, s.count, s.need, s.weights_at, s.scratch_at))
-        self.items(rung.loads, self.load)
-        self.items(rung.cold, lambda c: self.put("IIQ", c.step, c.layer, c.at))
+        self.items(rung.steps, self.step)
+        self.items(tapes.first_steps, lambda one: (self.put("I", one[0]), self.step(one[1])))
+        self.items(tapes.operations, self.operation)
+        self.items(tapes.all, self.tape)
 
-    def load(self, load: Load) -> None:
-        flags = _PINNED * load.pinned | _AHEAD * load.ahead | _KEPT * load.kept
-        self.put("QQQIII", load.source, load.nbytes, load.target, load.after, flags, 0)
-        self.items([load.prepared] if load.prepared else [], lambda p: self.put("IIIQ", p.layer, p.first, p.count, p.at))
+    def step(self, step: Step) -> None:
+        self.put("IIIqq", step.layer, step.first, step.count, step.weights_at, step.scratch_at)
+
+    def tape(self, tape: Tape) -> None:
+        self.items(tape.runs, lambda run: self.put("IIi", *run))
+        self.items(tape.need, lambda need: self.put("I", need))
+
+    def operation(self, operation: Operation) -> None:
+        if isinstance(operation, Prepare):
+            self.put("BIIII", _PREPARE, operation.load, operation.layer, operation.first, operation.count)
+            self.put("QQ", operation.source, operation.to)
+            return
+        places = operation.source, operation.nbytes, operation.to
+        if any(place % PAGE for place in places):
+            raise ValueError(f"load {operation.load} is not made of whole pages")
+        kind = _COPY if isinstance(operation, Copy) else _EARLY if operation.early else _AT_ITS_TURN
+        self.put("BIIII", kind, operation.load, *(place // PAGE for place in places))
 
 
 class _Reader:
@@ -370,7 +397,7 @@ class _Reader:
         layers = self.items(self.layer)
         of_plans = _Reader(plans, 0)
         said: list[tuple[int, int]] = []  # of each rung's weights
-        rungs = self.items(lambda: self.rung(len(values), of_plans, said))
+        rungs = self.items(lambda: self.rung(len(values), layers, of_plans, said))
         if left := self.left + of_plans.left:
             raise ArtifactError(f"the program is malformed: {left} bytes too many")
         program = Program(
@@ -423,8 +450,8 @@ class _Reader:
             raise ArtifactError("the program is malformed: there are no rows to fetch")
         return Interleaved(lanes, block_nbytes, tuple(self.items(lambda: Strided(*self.get("QIQ")))))
 
-    def rung(self, values: int, plans: _Reader, said: list[tuple[int, int]]) -> Rung:
-        budget, arena, working, seconds, pinned, streamed, *counts, nbytes, crc = self.get("QQQdQQIIIQI")
+    def rung(self, values: int, layers: Sequence[Layer], plans: _Reader, said: list[tuple[int, int]]) -> Rung:
+        budget, arena, working, seconds, pinned, streamed, *counts, nbytes, crc = self.get("QQQdQQIIIIQI")
         said.append((pinned, streamed))
         if not 0 <= seconds < math.inf:
             raise ArtifactError(f"the plan for {budget} bytes is predicted to take {seconds} s")
@@ -433,18 +460,40 @@ class _Reader:
         plan = _Reader(plans.get(f"{nbytes}s")[0], 0)
         if zlib.crc32(plan.data) != crc:
             raise ArtifactError(f"the program is damaged: the checksum of its plan for {budget} bytes differs")
-        value_at, steps, loads, cold = plan.plan(values)
-        if [len(steps), len(loads), len(cold)] != counts or plan.left:
+        value_at, steps, tapes = plan.plan(values)
+        if _counts(steps, tapes) != tuple(counts) or plan.left:
             raise ArtifactError(f"the program is malformed: the plan for {budget} bytes holds something else than it is said to")
+        try:
+            steps, loads, cold = loads_of(tapes, steps, layers)
+        except (IndexError, StopIteration, ValueError, ZeroDivisionError):
+            raise ArtifactError(f"the program is malformed: the plan for {budget} bytes has tapes that are of no use") from None
         return Rung(budget, arena, working, value_at, steps, loads, seconds, cold)
 
-    def plan(self, values: int) -> tuple:
-        value_at, steps = self.get(f"{values}q"), self.items(lambda: Step(*self.get("IIIIqq")))
-        return value_at, steps, self.items(self.load), self.items(lambda: Cold(*self.get("IIQ")))
+    def plan(self, values: int) -> tuple[tuple[int, ...], tuple[Step, ...], Tapes]:
+        value_at, steps = self.get(f"{values}q"), self.items(self.step)
+        first_steps = self.items(lambda: (self.get("I")[0], self.step()))
+        operations = self.items(self.operation)
+        tapes = self.items(lambda: self.tape(len(operations)))
+        if len(tapes) != (5 if first_steps else 3):
+            raise ArtifactError("the program is malformed: a plan has a wrong number of tapes")
+        return value_at, steps, Tapes(operations, first_steps, *tapes)
 
-    def load(self) -> Load:
-        source, nbytes, target, after, flags, space, prepares = self.get("QQQIIII")
-        if flags & ~(_PINNED | _AHEAD | _KEPT) or space or prepares > 1:
-            raise ArtifactError("the program holds a load of a kind that this flexcomp does not know")
-        pinned, ahead, kept = (bool(flags & bit) for bit in (_PINNED, _AHEAD, _KEPT))
-        return Load(source, nbytes, target, after, pinned, ahead, Prepared(*self.get("IIIQ")) if prepares else None, kept)
+    def step(self) -> Step:
+        layer, first, count, weights_at, scratch_at = self.get("IIIqq")
+        return Step(layer, first, count, 0, weights_at, scratch_at)
+
+    def operation(self) -> Operation:
+        kind, load, *numbers = self.get("BIIII")
+        if kind > _PREPARE:
+            raise ArtifactError("the program holds an operation of a kind that this flexcomp does not know")
+        if kind == _PREPARE:
+            return Prepare(load, *numbers, *self.get("QQ"))
+        source, nbytes, to = (PAGE * number for number in numbers)
+        return Copy(load, source, nbytes, to) if kind == _COPY else Read(load, source, nbytes, to, kind == _EARLY)
+
+    def tape(self, operations: int) -> Tape:
+        runs = self.items(lambda: self.get("IIi"))
+        if sum(count for _, count, _ in runs) > operations:
+            raise ArtifactError("the program is malformed: a tape has more operations than there are")
+        turns = tuple((at, after) for first, count, after in runs for at in range(first, first + count))
+        return Tape(turns, self.items(lambda: self.get("I")[0]))

@@ -37,7 +37,7 @@ static void CheckTapes(const flexcomp::Program& program) {
   for (size_t i = 0; i < program.rungs.size(); ++i) {
     const flexcomp::Rung& rung = program.Decode(i);
     for (const bool queued : {false, true}) {
-      room.Make(rung, program, queued);
+      room.Open(rung, queued);
       const flexcomp::Tapes& tapes = room.tapes();
       for (const flexcomp::Tape* tape : {&tapes.first, &tapes.fill, &tapes.second, &tapes.settle, &tapes.steady})
         for (const flexcomp::Operation& operation : tape->operations) {

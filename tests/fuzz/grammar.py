@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flexcomp.program import program_bytes
 
-_NUMBERS = ("u8", "u16", "u32", "u64", "i64", "f64")
+_NUMBERS = ("u8", "u16", "u32", "u64", "i32", "i64", "f64")
 _TERM = re.compile(r'"(?P<literal>\w+)"|(?:(?P<name>\w+):)?(?P<type>list<[^>]+>|\w+(?:\[len\(\w+\)\])?)(?:=(?P<constant>\d+))?')
 
 

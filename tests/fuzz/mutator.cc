@@ -106,12 +106,18 @@ void Fit(std::string& bytes) {
   const auto set = [&](const Leaf& leaf, uint64_t number) { std::memcpy(bytes.data() + leaf.offset, &number, leaf.nbytes); };
   ForLeaves(*tree, "program.plans_at", [&](const Leaf& leaf, size_t) { set(leaf, tree->plans.front()); });
   ForLeaves(*tree, "rung.nbytes", [&](const Leaf& leaf, size_t i) { set(leaf, tree->plans[i + 1] - tree->plans[i]); });
-  for (const auto& [head, name] : {std::pair("rung.steps", "plan.steps"), {"rung.loads", "plan.loads"}, {"rung.cold", "plan.cold"}}) {
-    std::vector<size_t> counts;
-    for (const List& list : tree->lists)
-      if (std::string_view(list.name) == name) counts.push_back(list.edges.size() - 1);
-    ForLeaves(*tree, head, [&](const Leaf& leaf, size_t i) { set(leaf, counts[i]); });
-  }
+  struct Count {
+    std::string_view head, list;
+  };
+  for (const Count& of : {Count{"rung.steps", "plan.steps"}, {"rung.operations", "plan.operations"}, {"rung.runs", "tape.runs"},
+                          {"rung.first_steps", "plan.first_steps"}})
+    ForLeaves(*tree, of.head, [&](const Leaf& leaf, size_t i) {
+      size_t count = 0;
+      for (const List& list : tree->lists)
+        if (list.name == of.list && list.count_at >= tree->plans[i] && list.count_at < tree->plans[i + 1])
+          count += list.edges.size() - 1;
+      set(leaf, count);
+    });
 }
 
 enum class Change { takes_out, doubles, swaps };

@@ -9,7 +9,7 @@ namespace fuzz {
 
 using Random = std::mt19937_64;
 
-// Changes one thing. Returns its name in the grammar, such as "step.need"; "bytes" where it was no part of it.
+// Changes one thing. Returns its name in the grammar, such as "step.count"; "bytes" where it was no part of it.
 std::string Mutate(std::string& program, Random& random);
 
 // Gives the program the size and the checksums that belong to its bytes.

@@ -29,6 +29,7 @@ size_t SizeOf(Kind kind) {
     case Kind::u16:
       return 2;
     case Kind::u32:
+    case Kind::i32:
       return 4;
     default:
       return 8;

@@ -33,9 +33,11 @@ def opener(path: Path, digest: WeightsDigest) -> Callable:
 
 
 def is_refused(open_session: Callable, program: Program, inputs: Mapping, expected: np.ndarray, inferences: int) -> bool:
-    """Whether it is an error when it is opened; otherwise so many inferences are right."""
+    """Whether it is an error when it is written or opened; otherwise so many inferences are right."""
     try:
         session = open_session(program)
+    except ValueError:
+        return True
     except RuntimeError as error:
         assert error.__tvm_ffi_error__.kind == "ArtifactError"
         return True

@@ -66,7 +66,7 @@ void Try(const Program& program, const Rung& rung) {
   WeightsFile file("weights", std::make_unique<Source>());
   Loader loader(file, {}, false);
   TapeRoom tapes(program);
-  tapes.Make(rung, program, true);
+  tapes.Open(rung, true);
   loader.Reserve(tapes.most_operations());
   loader.Open(tapes.tapes(), places, rung.working);
   loader.Start({});
@@ -76,12 +76,12 @@ void Try(const Program& program, const Rung& rung) {
   }
   Require(loader.Finish(), "the loads were interrupted");
   loader.Abort();  // reading ahead
-  for (const Load& load : rung.loads) {
-    const bool stays = load.kept || (load.pinned && !load.prepared);
+  for (const Operation& read : rung.operations) {
+    const bool stays = read.to >= rung.working;
     Range& range = stays ? kept : working;
-    const std::byte* at = range.base() + load.target - (stays ? rung.working : 0);
-    Require(range.Holds(at, load.nbytes), "a load is outside of its range");
-    for (uint64_t byte = 0; byte < load.nbytes; ++byte) Require(at[byte] == std::byte{7}, "a load has not arrived");
+    const std::byte* at = range.base() + read.to - (stays ? rung.working : 0);
+    Require(range.Holds(at, read.nbytes), "a load is outside of its range");
+    for (uint64_t byte = 0; byte < read.nbytes; ++byte) Require(at[byte] == std::byte{7}, "a load has not arrived");
   }
   for (Range* range : {&working, &kept})
     for (uint64_t i = 0; i < range->nbytes; ++i)

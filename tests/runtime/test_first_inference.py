@@ -17,8 +17,9 @@ import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp import runtime_ext
 from flexcomp.compiler import first_inference
-from flexcomp.program import Cold
+from flexcomp.program import Cold, program_bytes
 from flexcomp.program.program import PAGE
+from flexcomp.program.tapes import Prepare, Read, Tapes, tapes_of
 from tests.runtime import hooks
 from tests.runtime.changed_programs import close, is_refused, opener
 
@@ -188,6 +189,41 @@ def test_nothing_lies_where_weights_are_prepared_for_the_second_inference(cold, 
         value_at = (*rung.value_at[:output], place, *rung.value_at[output + 1 :])
         changed = replace(program, rungs=(replace(rung, value_at=value_at),))
         assert is_refused(opener(path, digest), changed, inputs, expected, inferences=1)
+
+
+def in_another_order(tapes: Tapes) -> Tapes:
+    """What the first inference leaves is prepared by an inference in one order, and without one in another."""
+    turns = tapes.settle.turns
+    end = next(i for i, (at, _) in enumerate(turns) if isinstance(tapes.operations[at], Prepare)) + 1
+    return replace(tapes, settle=replace(tapes.settle, turns=(*turns[end:], *turns[:end])))
+
+
+def over_prepared(tapes: Tapes) -> Tapes:
+    """After all that stays is prepared, something is read to its place."""
+    made = next(one for one in reversed(tapes.operations) if isinstance(one, Prepare) and one.to % PAGE == 0)
+    read = Read(tapes.operations[-1].load, 0, PAGE, made.to)
+    fill = replace(tapes.fill, turns=(*tapes.fill.turns, (len(tapes.operations), 0)))
+    return replace(tapes, operations=(*tapes.operations, read), fill=fill)
+
+
+def unaligned(tapes: Tapes) -> Tapes:
+    moved = [replace(one, source=one.source + 4) if isinstance(one, Prepare) else one for one in tapes.operations]
+    return replace(tapes, operations=tuple(moved))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (in_another_order, "its second inference prepares other weights than filling does"),
+        (over_prepared, "is written over weights that stay"),
+        (unaligned, "is not aligned"),
+    ],
+)
+def test_tapes_that_could_do_harm_are_refused(cold, monkeypatch, change, match):
+    path, program, digest = cold
+    monkeypatch.setattr(program_bytes, "tapes_of", lambda *of: change(tapes_of(*of)))
+    with pytest.raises(RuntimeError, match=match):
+        opener(path, digest)(replace(program, rungs=program.rungs[-1:]))
 
 
 def mutated(program, rng: random.Random):

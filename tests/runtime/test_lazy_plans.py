@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import struct
 import threading
 from dataclasses import replace
 
@@ -22,16 +23,17 @@ from tests.runtime.tiny import close_to
 
 def damaged(blob: bytes, program, rung: int) -> bytes:
     """With another bit in the plan of a rung."""
+    # The plan before ends where this one begins: with the places of values.
     where = len(blob)
-    for plan in program.rungs[rung:]:
-        where -= 8 * len(plan.value_at) + 12 + 32 * len(plan.steps) + 40 * len(plan.loads)
+    for plan in reversed(program.rungs[rung:]):
+        where = blob.rindex(struct.pack(f"<{len(plan.value_at)}qI", *plan.value_at, len(plan.steps)), 0, where)
     changed = bytearray(blob)
     changed[where] ^= 64
     return bytes(changed)
 
 
 def malformed(program, rung: int):
-    """Whose plan has a load behind its arena."""
+    """Whose plan has a load after its arena."""
     plan = program.rungs[rung]
     loads = (replace(plan.loads[0], target=1 << 40), *plan.loads[1:])
     return replace(program, rungs=(*program.rungs[:rung], replace(plan, loads=loads), *program.rungs[rung + 1 :]))

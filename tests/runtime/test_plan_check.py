@@ -259,7 +259,7 @@ def test_what_stays_is_of_nobody_else(tiny, create):
         refused(create, wide, tiny.digest, match)
     resident = program.rungs[2]
     resident = replace(resident, value_at=(*resident.value_at[:place], resident.working))
-    refused(create, replace(program, rungs=(*program.rungs[:2], resident)), tiny.digest, "are in use when step")
+    refused(create, replace(program, rungs=(*program.rungs[:2], resident)), tiny.digest, "load 0 lies over states")
     written = with_args(program, 6, lambda args: (*args[:2], replace(args[2], value=place)))
     refused(create, written, tiny.digest, "writes to value state, which is an input or complete")
 

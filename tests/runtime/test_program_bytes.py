@@ -11,8 +11,9 @@ from safetensors.numpy import load_file
 
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError
-from flexcomp.program.program import PAGE, Load, Step, TensorType, Value, Weights
+from flexcomp.program.program import PAGE, TensorType, Value, Weights
 from flexcomp.program.program_bytes import PROGRAM_KIND, decode_program, decode_weights_digest, encode_program
+from flexcomp.program.tapes import tapes_of
 from flexcomp.program.weights_file import write_weights
 from tests.runtime import tiny as builder
 
@@ -30,7 +31,7 @@ def refuse(create, blob, match):
     assert caught.value.__tvm_ffi_error__.kind == "ArtifactError"
 
 
-HEAD = struct.Struct("<QQQdQQIIIQI")  # of a rung: in the end the bytes of its plan and their checksum
+HEAD = struct.Struct("<QQQdQQIIIIQI")  # of a rung: in the end the bytes of its plan and their checksum
 RUNGS = 3
 
 
@@ -143,9 +144,10 @@ def test_cut_and_extended_programs_are_refused(tiny, create):
         (7, -1, "holds something else than it is said to"),
         (7, 1 << 31, "has no room for what it is said to hold"),
         (8, 1, "holds something else than it is said to|has no room for"),
-        (9, -1, "malformed"),
-        (9, 1, "malformed"),
-        (9, 1 << 62, "ends behind it"),
+        (9, 1, "holds something else than it is said to|has no room for"),
+        (10, -1, "malformed"),
+        (10, 1, "malformed"),
+        (10, 1 << 62, "ends behind it"),
     ],
 )
 @pytest.mark.parametrize("rung", range(RUNGS))
@@ -172,7 +174,7 @@ def test_plans_elsewhere_are_refused(tiny, create, plans_at):
 def test_another_version_is_refused(tiny, create):
     blob = bytearray(encode_program(tiny.program, tiny.digest))
     blob[8] = 1
-    refuse(create, bytes(blob), "has format 1, this runtime reads format 9")
+    refuse(create, bytes(blob), "has format 1, this runtime reads format 10")
     with pytest.raises(ArtifactError, match="has format 1"):
         decode_program(bytes(blob))
 
@@ -211,12 +213,10 @@ def with_first(items, **changes):
     ("part", "changes", "match"),
     [
         ("loads", {"target": 1 << 40}, "load 0 lies outside the arena"),
-        ("loads", {"target": 64}, "load 0 is not made of whole pages"),
         ("loads", {"source": 1 << 40}, "load 0 lies outside the weights file"),
-        ("loads", {"nbytes": 0}, "load 0 is not made of whole pages"),
-        ("loads", {"nbytes": (1 << 64) - PAGE}, "load 0 lies outside"),
+        ("loads", {"nbytes": 0}, "load 0 brings nothing"),
+        ("loads", {"nbytes": (1 << 44) - PAGE}, "load 0 lies outside"),
         ("loads", {"after": 1000}, "waits for a step that does not exist"),
-        ("loads", {"pinned": True}, "load 0 cannot be read ahead"),
         ("loads", {"ahead": False, "after": 0}, "load 1 cannot be read ahead"),
         ("steps", {"layer": 99}, "step 0 refers to no layer"),
         ("steps", {"need": 99}, "waits for a load that does not exist"),
@@ -236,12 +236,12 @@ def test_dangerous_plans_are_refused(tiny, create, part, changes, match):
 @pytest.mark.parametrize(
     ("part", "index", "changes", "match"),
     [
-        ("loads", 0, {"pinned": False}, "load 0 lies outside the range of what inferences work in"),
-        ("loads", 0, {"target": builder.RING}, "load 0 lies outside the range of what stays"),
-        ("loads", 0, {"target": BORDER - PAGE}, "load 0 lies outside the range of what stays"),
-        ("loads", 2, {"pinned": True}, "load 2 lies outside the range of what stays"),
-        ("loads", 2, {"target": BORDER}, "load 2 lies outside the range of what inferences work in"),
-        ("loads", 2, {"target": BORDER - PAGE}, "load 2 lies outside the range of what inferences work in"),
+        ("loads", 0, {"pinned": False}, "every inference writes to what stays"),
+        ("loads", 0, {"target": builder.RING}, "no load that step 0 waits for brings its weights"),
+        ("loads", 0, {"target": BORDER - PAGE}, "load 0 lies across the border"),
+        ("loads", 2, {"pinned": True}, "no load that step 2 waits for brings its weights"),
+        ("loads", 2, {"target": BORDER}, "every inference writes to what stays"),
+        ("loads", 2, {"target": BORDER - PAGE}, "load 2 lies across the border"),
         ("steps", 0, {"weights_at": BORDER - 64}, "the weights of step 0 lie across the border"),
         ("steps", -1, {"scratch_at": BORDER}, "the scratch of step 13 lies outside the range of what inferences work in"),
         ("steps", -1, {"scratch_at": BORDER - 64}, "the scratch of step 13 lies outside the range of what inferences work in"),
@@ -326,17 +326,21 @@ def test_parts_of_values_and_values_without_a_place(tiny, create):
     assert decode_program(blob) == program
 
 
-def test_unknown_kinds_of_loads_are_refused(tiny, create):
-    """Follow-ups, memory spaces and flags are reserved."""
-    program = with_rung(tiny.program, loads=(Load(0, PAGE, 0, 0x01234567, False),), steps=(Step(6, 0, 1, 0, 0, -1),))
-    blob = encode_program(program, tiny.digest)
-    at = blob.index(struct.pack("<I", 0x01234567)) + 4
-    for field in range(3):
-        damaged = bytearray(blob)
-        damaged[at + 4 * field] = 8
-        refuse(create, reseal(damaged), "does not know")
-        with pytest.raises(ArtifactError, match="does not know"):
-            decode_program(reseal(damaged))
+def test_unknown_kinds_of_operations_are_refused(tiny, create):
+    blob = bytearray(encode_program(tiny.program, tiny.digest))
+    first = tapes_of(tiny.program.rungs[0], tiny.program.layers).operations[0]
+    places = first.source // PAGE, first.nbytes // PAGE, first.to // PAGE
+    at = blob.index(struct.pack("<BIIII", 0, 0, *places))
+    blob[at] = 4
+    refuse(create, reseal(blob), "does not know")
+    with pytest.raises(ArtifactError, match="does not know"):
+        decode_program(reseal(blob))
+
+
+def test_loads_in_parts_of_pages_cannot_be_written(tiny):
+    program = with_rung(tiny.program, loads=with_first(tiny.program.rungs[0].loads, target=64))
+    with pytest.raises(ValueError, match="load 0 is not made of whole pages"):
+        encode_program(program, tiny.digest)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ StreamOrder::StreamOrder(Device& device, const Program& program) : device_(devic
   waited_for_.resize(most.steps);
   try {
     Create(device_, steps_, most.steps);
-    Create(device_, loads_, most.loads);
+    Create(device_, loads_, most.operations);
   } catch (...) {
     Destroy();
     throw;
@@ -36,7 +36,7 @@ void StreamOrder::Destroy() noexcept {
 
 void StreamOrder::Use(const Tapes& tapes) noexcept {
   std::fill(waited_for_.begin(), waited_for_.end(), false);
-  for (const Tape* tape : {&tapes.first, &tapes.steady})
+  for (const Tape* tape : {&tapes.first, &tapes.second, &tapes.steady})
     for (const Operation& operation : tape->operations)
       if (const uint32_t steps = operation.StepsBefore(static_cast<uint32_t>(tape->steps.size())); steps > 0) waited_for_[steps - 1] = true;
   looked_at_ = 0;

@@ -11,7 +11,7 @@ namespace flexcomp {
 Sharing::Sharing(const Rung& rung, const Program& program, const Shareables& shareables, std::vector<Place> places)
     : places_(std::move(places)) {
   if (places_.empty()) return;
-  loads_.assign(rung.loads.size(), 0);
+  loads_.assign(rung.loads, 0);
   layers_.assign(program.layers.size(), 0);
   std::map<uint64_t, Piece> shared;     // by their ends
   std::vector<uint64_t> edges = {rung.working};

@@ -1,6 +1,7 @@
 // Safety of a program: nothing here judges whether the plan is good, only that the plan can do no harm.
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 #include "program/program.h"
@@ -176,7 +177,6 @@ void CheckLayer(const Layer& layer, const Program& program) {
 void CheckStep(const Step& step, size_t index, const Rung& rung, const Program& program) {
   Require(step.layer < program.layers.size(), "step ", index, " refers to no layer");
   const Layer& layer = program.layers[step.layer];
-  Require(step.need <= rung.loads.size(), "step ", index, " waits for a load that does not exist");
   Require(step.count > 0 && step.count <= INT32_MAX && step.first <= INT32_MAX, "step ", index, " has no blocks");
   if (layer.weights) {
     Require(Inside(step.first, step.count, layer.weights->blocks), "step ", index, " has more blocks than layer ", layer.name);
@@ -215,7 +215,7 @@ void CheckValues(const Rung& rung, const Program& program) {
     use(state.result);
   }
   for (const Step& step : rung.steps) compute(step.layer);
-  for (const Cold& cold : rung.cold) compute(cold.layer);
+  for (const FirstStep& first : rung.first_steps) compute(first.step.layer);
   for (size_t v = 0; v < rung.value_at.size(); ++v) {
     const int64_t at = rung.value_at[v];
     if (at == -1) continue;
@@ -228,61 +228,73 @@ void CheckValues(const Rung& rung, const Program& program) {
           " do not begin with a page");
 }
 
-void CheckPrepared(const Load& load, size_t index, const Rung& rung, const Program& program) {
-  const Prepared& made = *load.prepared;
-  Require(made.layer < program.layers.size() && program.layers[made.layer].weights &&
-              program.layers[made.layer].weights->preparation,
-          "load ", index, " prepares no weights");
-  const Layer& layer = program.layers[made.layer];
-  Require(made.count > 0 && Inside(made.first, made.count, layer.weights->blocks), "load ", index, " prepares more blocks than layer ",
-          layer.name, " has");
-  const FileRange stored = StoredRange(layer, made.first, made.count);
-  Require(load.source <= stored.begin && stored.end - load.source <= load.nbytes, "load ", index,
-          " reads less than what it prepares weights of");
-  const uint64_t nbytes = made.count * layer.weights->block_nbytes;
-  Require(made.at % kAlign == 0 && Inside(made.at, nbytes, rung.arena), "what load ", index, " prepares lies outside the arena");
-  CheckRange(rung, made.at, nbytes, load.pinned, "what is prepared by load ", index);
-  Require(made.at + nbytes <= load.target || load.target + load.nbytes <= made.at, "load ", index, " prepares over what it reads");
+// The operation can do no harm wherever it stands: it reads the file or the arena, and writes to one range of the arena, but not
+// over states.
+void CheckOperation(const Operation& operation, const Rung& rung, const Program& program) {
+  const uint32_t load = operation.load;
+  const auto check_place = [&](uint64_t at, uint64_t nbytes, std::string_view what) {
+    Require(Inside(at, nbytes, rung.arena), what, load, " lies outside the arena");
+    Require(at >= rung.working || Inside(at, nbytes, rung.working), what, load, " lies across the border of the arena's ranges");
+  };
+  Require(operation.nbytes > 0, "load ", load, " brings nothing");
+  check_place(operation.to, operation.nbytes, operation.kind == Operation::Kind::kPrepare ? "what is prepared by load " : "load ");
+  if (!program.states.empty()) {
+    const uint32_t value = program.states.front().value;
+    const auto at = static_cast<uint64_t>(rung.value_at[value]);
+    Require(operation.to + operation.nbytes <= at || at + program.values[value].nbytes <= operation.to, "load ", load, " lies over states");
+  }
+  if (operation.kind == Operation::Kind::kRead) {
+    Require(Inside(operation.from, operation.nbytes, RoundUp(program.weights.data_nbytes, kPage)), "load ", load,
+            " lies outside the weights file");
+    return;
+  }
+  Require(!program.on_cuda, "load ", load, " is copied or prepared in the memory of a GPU");
+  Require(operation.from % kAlign == 0 && operation.to % kAlign == 0, "load ", load, " is not aligned");
+  check_place(operation.from, operation.from_nbytes, "the source of load ");
+  Require(operation.from + operation.from_nbytes <= operation.to || operation.to + operation.nbytes <= operation.from, "load ", load,
+          " is written over its source");
 }
 
-void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& program) {
-  Require(load.nbytes > 0 && load.source % kPage == 0 && load.nbytes % kPage == 0 && load.target % kPage == 0,
-          "load ", index, " is not made of whole pages");
-  Require(Inside(load.source, load.nbytes, RoundUp(program.weights.data_nbytes, kPage)),
-          "load ", index, " lies outside the weights file");
-  Require(Inside(load.target, load.nbytes, rung.arena), "load ", index, " lies outside the arena");
-  Require(load.after <= rung.steps.size(), "load ", index, " waits for a step that does not exist");
-  Require(!load.kept || (load.prepared && !load.pinned), "load ", index, " keeps what it reads, and prepares nothing of it");
-  if (load.prepared) CheckPrepared(load, index, rung, program);
-  // The loader goes through the loads in one order: loads of the next inference cannot overtake any of this one.
-  const Load* before = index > 0 ? &rung.loads[index - 1] : nullptr;
-  Require(!load.ahead || (!load.pinned && (before == nullptr || before->ahead || before->pinned)), "load ", index,
-          " cannot be read ahead");
-  CheckRange(rung, load.target, load.nbytes, load.kept || (load.pinned && !load.prepared), "load ", index);
+// The indices of a tape, and when its operations begin. `index` is that of the tape in the rung.
+void CheckTape(size_t index, const Rung& rung) {
+  const Rung::TapeRange& tape = rung.tapes[index];
+  const bool from_nothing = index == Rung::kFirst || index == Rung::kFill, computes = tape.need_begin < tape.need_end;
+  const int64_t steps = computes ? static_cast<int64_t>(rung.steps.size()) : 0;
+  uint64_t operations = 0;
+  bool ahead = computes && !from_nothing;
+  for (uint32_t r = tape.runs_begin; r < tape.runs_end; ++r) {
+    const Run& run = rung.runs[r];
+    Require(Inside(run.operation, run.count, rung.operations.size()), "a tape has an operation that does not exist");
+    operations += run.count;
+    if (run.count == 0) continue;
+    const std::span of(&rung.operations[run.operation], run.count);
+    ahead = ahead && run.after < 0;
+    Require(run.after >= 0 || ahead, "load ", of.front().load, " cannot be read ahead");
+    Require(run.after <= steps && run.after >= -steps - 1, "load ", of.front().load, " waits for a step that does not exist");
+    const bool anytime = std::ranges::any_of(of, [](const Operation& one) { return one.after == Operation::kAnytime; });
+    Require(!anytime || from_nothing, "load ", of.front().load, " is read at any time, where something lies in its place");
+  }
+  Require(operations <= rung.operations.size(), "a tape has more operations than there are");
+  for (uint32_t i = tape.need_begin; i < tape.need_end; ++i)
+    Require(rung.need[i] <= operations, "step ", i - tape.need_begin, " waits for a load that does not exist");
 }
 
-// A step of the first inference is a whole layer whose weights are prepared, by the same weights as stored. The stored
-// weights lie in the place of the prepared ones.
-void CheckCold(const Cold& cold, const Rung& rung, const Program& program) {
-  Require(cold.step < rung.steps.size() && cold.layer < program.layers.size(), "a first inference has a step that does not exist");
-  const Step& step = rung.steps[cold.step];
-  const Layer &layer = program.layers[step.layer], &own = program.layers[cold.layer];
-  Require(layer.weights && layer.weights->preparation && step.first == 0 && step.count == layer.weights->blocks, "step ", cold.step,
-          " of a first inference computes no whole layer whose weights are prepared");
-  Require(own.weights && !own.weights->preparation && own.weights->offset == layer.weights->offset &&
-              own.weights->nbytes() == layer.weights->stored_nbytes(),
-          "layer ", own.name, " of a first inference does not take the stored weights of layer ", layer.name);
-  const FileRange pages = PagesOf(own);
-  const auto begin = static_cast<uint64_t>(step.weights_at);
-  Require(cold.at % kPage == 0 && cold.at >= begin && Inside(cold.at - begin, pages.nbytes(), layer.weights->nbytes()),
-          "the stored weights of layer ", own.name, " lie elsewhere than they are prepared");
+void CheckTapes(const Rung& rung, const Program& program) {
+  for (size_t i = 0; i < rung.operations.size(); ++i) {
+    const uint32_t load = rung.operations[i].load, before = i > 0 ? rung.operations[i - 1].load : 0;
+    Require(load == before || (i > 0 && load == before + 1), "loads do not follow each other");
+    CheckOperation(rung.operations[i], rung, program);
+  }
+  for (size_t i = 0; i < Rung::kTapes; ++i) CheckTape(i, rung);
 }
 
-void CheckFirst(const Rung& rung, const Program& program) {
-  for (size_t i = 0; i < rung.cold.size(); ++i) {
-    Require(i == 0 || rung.cold[i - 1].step < rung.cold[i].step, "the steps of a first inference do not ascend");
-    CheckCold(rung.cold[i], rung, program);
-    CheckStep(FirstStep(rung.cold[i], rung, program), rung.cold[i].step, rung, program);
+// The first inference computes the same layers, or others by other kernels: the values are checked with its tape.
+void CheckFirstSteps(const Rung& rung, const Program& program) {
+  for (size_t i = 0; i < rung.first_steps.size(); ++i) {
+    const FirstStep& first = rung.first_steps[i];
+    Require(first.number < rung.steps.size(), "a first inference has a step that does not exist");
+    Require(i == 0 || rung.first_steps[i - 1].number < first.number, "the steps of a first inference do not ascend");
+    CheckStep(first.step, first.number, rung, program);
   }
 }
 
@@ -294,9 +306,16 @@ const Arg* PanelOf(const Layer& layer) {
   return nullptr;
 }
 
-FileRange PagesOf(const Layer& layer) {
-  const LayerWeights& weights = *layer.weights;
-  return {weights.offset / kPage * kPage, RoundUp(weights.offset + weights.nbytes(), kPage)};
+void FindSizes(Operation& operation, const Program& program) {
+  const uint32_t load = operation.load;
+  Require(operation.layer < program.layers.size() && program.layers[operation.layer].weights &&
+              program.layers[operation.layer].weights->preparation,
+          "load ", load, " prepares no weights");
+  const Layer& layer = program.layers[operation.layer];
+  Require(operation.count > 0 && Inside(operation.first, operation.count, layer.weights->blocks), "load ", load,
+          " prepares more blocks than layer ", layer.name, " has");
+  operation.nbytes = operation.count * layer.weights->block_nbytes;
+  operation.from_nbytes = StoredRange(layer, operation.first, operation.count).nbytes();
 }
 
 FileRange StoredRange(const Layer& layer, uint32_t first, uint32_t count) {
@@ -342,15 +361,15 @@ void ValidateProgram(const Program& program) {
     Require(rung.working % kPage == 0 && rung.working <= rung.arena, "the ranges of the arena of budget ", rung.budget,
             " are no parts of it");
     // Counters reserve their topmost values for failure.
-    Require(rung.steps < INT32_MAX && rung.loads < INT32_MAX, "too many steps or loads");
+    Require(rung.steps < INT32_MAX && rung.operations < INT32_MAX, "too many steps or loads");
   }
 }
 
 void ValidatePlan(const Rung& rung, const Program& program) {
   for (size_t i = 0; i < rung.steps.size(); ++i) CheckStep(rung.steps[i], i, rung, program);
-  for (size_t j = 0; j < rung.loads.size(); ++j) CheckLoad(rung.loads[j], j, rung, program);
-  CheckFirst(rung, program);
+  CheckFirstSteps(rung, program);
   CheckValues(rung, program);
+  CheckTapes(rung, program);
 }
 
 }  // namespace flexcomp

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory_resource>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,7 @@
 namespace flexcomp {
 namespace {
 
-constexpr size_t kMostItems = 3;  // that a load leaves in the arena at a time
+constexpr size_t kMostItems = 3;  // that an operation adds to the arena: its own, and the rests of another before and after it
 
 // Weights in the arena.
 struct Item {
@@ -121,6 +122,8 @@ class TapeCheck {
       const Item over = other->second;
       RequireOfPlan(!anytime && over.end <= item.begin, rung_, "bytes [", item.low, ", ", item.high, ") are in use when step ", item.begin,
               " begins, which needs them too");
+      RequireOfPlan(over.made == nullptr || over.low < rung_.working, rung_, "load ", item.load, " is written over weights that stay");
+      RequireOfPlan(steps_ > 0 || !over.own || over.taken > 0, rung_, "load ", over.load, " is written over before it is used");
       other = items_.erase(other);
       End(over);
       if (over.made != nullptr || over.low < rung_.working) continue;
@@ -239,11 +242,27 @@ struct Room {
   size_t kept, all;  // bytes for contents between tapes, and with those for the check of a tape
 };
 
+// Whether operations that write to what stays are the same in both. Of these a loader that gives up operations ahead skips as many
+// as are complete.
+bool DoTheSameToWhatStays(const Tape& one, const Tape& two, const Rung& rung) {
+  const auto facts = [](const Operation& of) { return std::tuple(of.kind, of.from, of.to, of.nbytes, of.layer, of.first, of.count); };
+  auto other = two.operations.begin();
+  const auto skip = [&] { other = std::find_if(other, two.operations.end(), [&](const Operation& of) { return of.to >= rung.working; }); };
+  for (const Operation& operation : one.operations) {
+    if (operation.to < rung.working) continue;
+    skip();
+    if (other == two.operations.end() || facts(operation) != facts(*other)) return false;
+    ++other;
+  }
+  skip();
+  return other == two.operations.end();
+}
+
 // All tapes of a rung, and the head's figures, which people and servers read.
 void CheckTapes(const RungHead& head, const Rung& rung, const Program& program, const Tapes& tapes, const Room& room) {
   std::pmr::monotonic_buffer_resource kept(room.at, room.kept);
   Items none(&kept), first(&kept), filled(&kept), left(&kept);
-  for (Items* items : {&first, &filled, &left}) items->reserve(kMostItems * rung.loads.size());
+  for (Items* items : {&first, &filled, &left}) items->reserve(kMostItems * rung.operations.size());
   Uses unused(&kept), uses(&kept);
   uses.reserve(program.values.size() + rung.steps.size());
   const auto check_steps = [&](std::span<const Step> steps) {
@@ -261,7 +280,9 @@ void CheckTapes(const RungHead& head, const Rung& rung, const Program& program, 
     };
     RequireOfPlan(std::ranges::equal(items, filled, same), rung, "different weights stay after different inferences");
   };
-  const bool cold = !rung.cold.empty();
+  RequireOfPlan(DoTheSameToWhatStays(tapes.second, tapes.settle, rung), rung, "its second inference prepares other weights than filling does");
+  RequireOfPlan(DoTheSameToWhatStays(tapes.steady, {}, rung), rung, "every inference writes to what stays");
+  const bool cold = !rung.first_steps.empty();
   check(tapes.fill, none, tapes.steady, filled);
   check_steps(tapes.first.steps);
   check(tapes.first, none, cold ? tapes.second : tapes.steady, first);
@@ -294,7 +315,7 @@ void CheckPlans(const Program& program) {
     Rung rung;
     ReadPlan(head, program, rung);
     for (const bool queued : {false, true}) {
-      tapes.Make(rung, program, queued);
+      tapes.Open(rung, queued);
       CheckTapes(head, rung, program, tapes.tapes(), {});
     }
   }
@@ -306,9 +327,9 @@ PlanChecker::PlanChecker(const Program& program, bool queued)
   constexpr size_t kNode = 128;
   const Most most = MostOf(program);
   const size_t args = MostArgs(program, [](const Arg&) { return true; });
-  kept_nbytes_ = 3 * kMostItems * (size_t{most.loads} + 1) * sizeof(Item) + (program.values.size() + size_t{most.steps} + 1) * sizeof(Use);
-  room_nbytes_ = kept_nbytes_ + kNode * (9 * (size_t{most.steps} + kMostItems * size_t{most.loads}) + 2 * program.values.size() +
-                                         3 * program.states.size() + 3 * args * (size_t{most.steps} + most.cold));
+  kept_nbytes_ = 3 * kMostItems * (size_t{most.operations} + 1) * sizeof(Item) + (program.values.size() + size_t{most.steps} + 1) * sizeof(Use);
+  room_nbytes_ = kept_nbytes_ + kNode * (9 * (size_t{most.steps} + kMostItems * size_t{most.operations}) + 2 * program.values.size() +
+                                         3 * program.states.size() + 3 * args * (size_t{most.steps} + most.first_steps));
   room_.reset(new std::byte[room_nbytes_]);  // not initialised: memory that no check uses costs nothing
 }
 
@@ -316,7 +337,7 @@ void PlanChecker::Check(size_t rung) {
   const std::lock_guard lock(mutex_);
   if (checked_[rung]) return;
   const Rung& plan = program_.Decode(rung);
-  tapes_.Make(plan, program_, queued_);
+  tapes_.Open(plan, queued_);
   CheckTapes(program_.rungs[rung], plan, program_, tapes_.tapes(), {room_.get(), kept_nbytes_, room_nbytes_});
   checked_[rung] = true;
 }

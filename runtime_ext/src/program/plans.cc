@@ -8,15 +8,18 @@
 namespace flexcomp {
 namespace {
 
+constexpr size_t kLists = 6;  // of a plan, each of which begins aligned
+
 size_t RoomFor(const RungHead& head, const Program& program) {
-  const size_t nbytes = program.values.size() * sizeof(int64_t) + head.steps * sizeof(Step) + head.loads * sizeof(Load) + head.cold * sizeof(Cold);
-  return RoundUp(nbytes, alignof(std::max_align_t));
+  const size_t needs = Rung::kComputing * size_t{head.steps};
+  const size_t nbytes = program.values.size() * sizeof(int64_t) + head.steps * sizeof(Step) + head.first_steps * sizeof(FirstStep) +
+                        head.operations * sizeof(Operation) + head.runs * sizeof(Run) + needs * sizeof(uint32_t);
+  return RoundUp(nbytes + kLists * alignof(std::max_align_t), alignof(std::max_align_t));
 }
 
 }  // namespace
 
 Plans::Plans(const Program& program) {
-  static_assert(std::max({alignof(int64_t), alignof(Step), alignof(Load), alignof(Cold)}) == alignof(int64_t), "nothing lies between them");
   size_t nbytes = 0;
   for (const RungHead& head : program.rungs) nbytes += RoomFor(head, program);
   room_.reset(new std::byte[nbytes]);  // not initialised: memory that no plan uses costs nothing
@@ -49,8 +52,8 @@ Most MostOf(const Program& program) {
   Most most;
   for (const RungHead& rung : program.rungs) {
     most.steps = std::max(most.steps, rung.steps);
-    most.loads = std::max(most.loads, rung.loads);
-    most.cold = std::max(most.cold, rung.cold);
+    most.operations = std::max(most.operations, rung.operations);
+    most.first_steps = std::max(most.first_steps, rung.first_steps);
   }
   return most;
 }

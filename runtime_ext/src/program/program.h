@@ -131,24 +131,16 @@ struct Layer {
   }
 };
 
-struct Prepared {
-  uint32_t layer, first, count;
-  uint64_t at;
+// A step that the first inference computes instead of the one with this number.
+struct FirstStep {
+  uint32_t number;
+  Step step;
 };
 
-struct Load {
-  uint64_t source, nbytes, target;
-  uint32_t after;
-  bool pinned;
-  bool ahead;  // `after` counts the steps of the inference before
-  std::optional<Prepared> prepared{};
-  bool kept = false;  // read once and kept, and prepared in every inference
-};
-
-// A step that the first inference computes by a layer that takes weights as stored, read to `at` in one piece.
-struct Cold {
-  uint32_t step, layer;
-  uint64_t at;
+// Neighbours in a rung's table of operations, which all begin after as many steps.
+struct Run {
+  uint32_t operation, count;
+  int32_t after;
 };
 
 // The facts of a rung that are known before its plan is decoded.
@@ -157,7 +149,7 @@ struct RungHead {
   uint64_t working;  // bytes of the arena, from its start; bytes that stay between inferences follow
   double predicted_s;
   uint64_t pinned, streamed;    // bytes of weights, for people: that stay between inferences, and that each reads
-  uint32_t steps, loads, cold;  // their numbers
+  uint32_t steps, operations, runs, first_steps;  // their numbers
   uint32_t crc;
   std::string_view plan;  // encoded
 };
@@ -165,13 +157,23 @@ struct RungHead {
 // With its plan.
 struct Rung {
   explicit Rung(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
-      : value_at(memory), steps(memory), loads(memory), cold(memory) {}
+      : value_at(memory), steps(memory), first_steps(memory), operations(memory), runs(memory), need(memory) {}
+
+  // Of a tape: the places of its lists in those of the rung.
+  struct TapeRange {
+    uint32_t runs_begin = 0, runs_end = 0, need_begin = 0, need_end = 0;
+  };
+  enum : size_t { kFirst, kFill, kSteady, kSecond, kSettle, kTapes, kComputing = 3 };
 
   uint64_t budget = 0, arena = 0, working = 0;  // as in the head
   std::pmr::vector<int64_t> value_at;  // -1: no step of the rung uses the value
   std::pmr::vector<Step> steps;
-  std::pmr::vector<Load> loads;
-  std::pmr::vector<Cold> cold;  // the differences of the first inference; steps ascend
+  std::pmr::vector<FirstStep> first_steps;      // numbers ascend
+  std::pmr::vector<Operation> operations;       // the table; without `after`, but for those at any time
+  std::pmr::vector<Run> runs;                   // of all tapes
+  std::pmr::vector<uint32_t> need;              // of all tapes
+  TapeRange tapes[kTapes] = {};
+  uint32_t loads = 0;  // their number, for people
 };
 
 struct Checksum {
@@ -227,7 +229,7 @@ void ValidatePlan(const Rung& rung, const Program& program);
 
 // Of all rungs.
 struct Most {
-  uint32_t steps = 0, loads = 0, cold = 0;
+  uint32_t steps = 0, operations = 0, first_steps = 0;
 };
 Most MostOf(const Program& program);
 // The most that any layer has of the arguments that `is` takes.
@@ -238,22 +240,21 @@ size_t MostArgs(const Program& program, const Is& is) {
   return most;
 }
 
-// The pages of the data section in which the weights of a layer lie.
 struct FileRange {
   uint64_t begin, end;
 
   uint64_t nbytes() const { return end - begin; }
 };
-FileRange PagesOf(const Layer& layer);
 
-// The step that `cold` stands for.
-Step FirstStep(const Cold& cold, const Rung& rung, const Program& program);
 // Decodes and validates all plans, checks their tapes, and keeps none: the contents of the arena over time, and whether the heads' figures
 // are true; the indices of the program and the bounds of the arena are known to be right. Throws ArtifactError.
 void CheckPlans(const Program& program);
 
 // Bytes of the data section that blocks of a layer, whose weights are prepared, are made of.
 FileRange StoredRange(const Layer& layer, uint32_t first, uint32_t count);
+
+// Checks the layer and the blocks of an operation that prepares, and finds its bytes. Throws ArtifactError.
+void FindSizes(Operation& operation, const Program& program);
 
 // The argument that is a layer's panel, whose blocks go to its steps; nullptr: no panel.
 const Arg* PanelOf(const Layer& layer);

@@ -1,4 +1,4 @@
-// Reads program format 9. The grammar stands in flexcomp/program/program_bytes.py, the authority.
+// Reads program format 10. The grammar stands in flexcomp/program/program_bytes.py, the authority.
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -12,12 +12,9 @@ namespace flexcomp {
 namespace {
 
 constexpr std::string_view kMagic = "FLEXPROG";
-constexpr uint32_t kVersion = 9;
+constexpr uint32_t kVersion = 10;
 constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` to the plans
 constexpr size_t kBodyStart = 32;
-constexpr uint32_t kPinned = 1;
-constexpr uint32_t kAhead = 2;
-constexpr uint32_t kKept = 4;
 constexpr uint32_t kMaxDims = 32;
 constexpr uint64_t kMostTensorNbytes = uint64_t{1} << 60;
 
@@ -230,36 +227,50 @@ Step ReadStep(Cursor& in) {
   step.layer = in.Get<uint32_t>();
   step.first = in.Get<uint32_t>();
   step.count = in.Get<uint32_t>();
-  step.need = in.Get<uint32_t>();
   step.weights_at = in.Get<int64_t>();
   step.scratch_at = in.Get<int64_t>();
   return step;
 }
 
-Load ReadLoad(Cursor& in) {
-  Load load;
-  load.source = in.Get<uint64_t>();
-  load.nbytes = in.Get<uint64_t>();
-  load.target = in.Get<uint64_t>();
-  load.after = in.Get<uint32_t>();
-  const uint32_t flags = in.Get<uint32_t>();
-  const uint32_t space = in.Get<uint32_t>();
-  const uint32_t prepared = in.Get<uint32_t>();
-  if ((flags & ~(kPinned | kAhead | kKept)) != 0 || space != 0 || prepared > 1)
-    Raise("ArtifactError", "the program holds a load of a kind that this runtime does not know");
-  load.pinned = (flags & kPinned) != 0;
-  load.ahead = (flags & kAhead) != 0;
-  load.kept = (flags & kKept) != 0;
-  if (prepared == 0) return load;
-  Prepared& one = load.prepared.emplace();
-  one.layer = in.Get<uint32_t>();
-  one.first = in.Get<uint32_t>();
-  one.count = in.Get<uint32_t>();
-  one.at = in.Get<uint64_t>();
-  return load;
+FirstStep ReadFirstStep(Cursor& in) {
+  const uint32_t number = in.Get<uint32_t>();
+  return {number, ReadStep(in)};
 }
 
-constexpr size_t kStepNbytes = 32, kLoadNbytes = 40, kColdNbytes = 16;  // encoded, at least
+uint64_t ReadPages(Cursor& in) { return kPage * in.Get<uint32_t>(); }
+
+Operation ReadOperation(Cursor& in, const Program& program) {
+  enum : uint8_t { kAtItsTurn, kAnytime, kCopy, kPrepare };
+  Operation operation;
+  const uint8_t kind = in.Get<uint8_t>();
+  if (kind > kPrepare) Raise("ArtifactError", "the program holds an operation of a kind that this runtime does not know");
+  operation.load = in.Get<uint32_t>();
+  if (kind == kPrepare) {
+    operation.kind = Operation::Kind::kPrepare;
+    operation.layer = in.Get<uint32_t>();
+    operation.first = in.Get<uint32_t>();
+    operation.count = in.Get<uint32_t>();
+    operation.from = in.Get<uint64_t>();
+    operation.to = in.Get<uint64_t>();
+    FindSizes(operation, program);
+    return operation;
+  }
+  operation.kind = kind == kCopy ? Operation::Kind::kCopy : Operation::Kind::kRead;
+  if (kind == kAnytime) operation.after = Operation::kAnytime;
+  operation.from = ReadPages(in);
+  operation.from_nbytes = operation.nbytes = ReadPages(in);
+  operation.to = ReadPages(in);
+  return operation;
+}
+
+Run ReadRun(Cursor& in) {
+  const uint32_t operation = in.Get<uint32_t>();
+  const uint32_t count = in.Get<uint32_t>();
+  return {operation, count, in.Get<int32_t>()};
+}
+
+// Encoded, at least.
+constexpr size_t kStepNbytes = 28, kFirstStepNbytes = 32, kOperationNbytes = 17, kRunNbytes = 12;
 
 RungHead ReadRung(Cursor& in, size_t values, std::string_view& plans) {
   RungHead rung;
@@ -272,25 +283,19 @@ RungHead ReadRung(Cursor& in, size_t values, std::string_view& plans) {
   rung.pinned = in.Get<uint64_t>();
   rung.streamed = in.Get<uint64_t>();
   rung.steps = in.Get<uint32_t>();
-  rung.loads = in.Get<uint32_t>();
-  rung.cold = in.Get<uint32_t>();
+  rung.operations = in.Get<uint32_t>();
+  rung.runs = in.Get<uint32_t>();
+  rung.first_steps = in.Get<uint32_t>();
   const uint64_t nbytes = in.Get<uint64_t>();
   rung.crc = in.Get<uint32_t>();
   if (nbytes > plans.size()) RaiseError("ArtifactError", "the program is malformed: the plan for ", rung.budget, " bytes ends behind it");
   rung.plan = plans.substr(0, nbytes);
   plans.remove_prefix(nbytes);
   // Room is allocated by the head's counts before the plan is looked at.
-  if (nbytes < 8 * values + kStepNbytes * rung.steps + kLoadNbytes * rung.loads + kColdNbytes * rung.cold)
+  if (nbytes < 8 * values + kStepNbytes * rung.steps + kFirstStepNbytes * rung.first_steps + kOperationNbytes * rung.operations +
+                   kRunNbytes * rung.runs)
     RaiseError("ArtifactError", "the program is malformed: the plan for ", rung.budget, " bytes has no room for what it is said to hold");
   return rung;
-}
-
-Cold ReadCold(Cursor& in) {
-  Cold cold;
-  cold.step = in.Get<uint32_t>();
-  cold.layer = in.Get<uint32_t>();
-  cold.at = in.Get<uint64_t>();
-  return cold;
 }
 
 Program ReadBody(Cursor& in, std::string_view plans) {
@@ -333,7 +338,7 @@ Program ReadBody(Cursor& in, std::string_view plans) {
     });
   program.states = in.List(32, [&] { return ReadState(in); });
   program.layers = in.List(40, [&] { return ReadLayer(in); });
-  program.rungs = in.List(72, [&] { return ReadRung(in, program.values.size(), plans); });
+  program.rungs = in.List(76, [&] { return ReadRung(in, program.values.size(), plans); });
   if (const size_t left = in.left() + plans.size(); left != 0)
     RaiseError("ArtifactError", "the program is malformed: ", left, " bytes too many");
   return program;
@@ -370,15 +375,37 @@ void ReadPlan(const RungHead& head, const Program& program, Rung& rung) {
   rung.budget = head.budget;
   rung.arena = head.arena;
   rung.working = head.working;
-  const auto list = [&](uint32_t count, size_t nbytes, auto& items, auto read) {
-    if (in.Get<uint32_t>() != count)
+  const auto require = [&](bool holds) {
+    if (!holds)
       RaiseError("ArtifactError", "the program is malformed: the plan for ", head.budget, " bytes holds something else than it is said to");
+  };
+  const auto list = [&](uint32_t count, size_t nbytes, auto& items, auto read) {
+    require(in.Get<uint32_t>() == count);
     in.Repeat(count, nbytes, items, read);
   };
   in.Repeat(program.values.size(), 8, rung.value_at, [&] { return in.Get<int64_t>(); });
   list(head.steps, kStepNbytes, rung.steps, [&] { return ReadStep(in); });
-  list(head.loads, kLoadNbytes, rung.loads, [&] { return ReadLoad(in); });
-  list(head.cold, kColdNbytes, rung.cold, [&] { return ReadCold(in); });
+  list(head.first_steps, kFirstStepNbytes, rung.first_steps, [&] { return ReadFirstStep(in); });
+  list(head.operations, kOperationNbytes, rung.operations, [&] { return ReadOperation(in, program); });
+  const size_t tapes = head.first_steps > 0 ? Rung::kTapes : Rung::kSecond;
+  require(in.Get<uint32_t>() == tapes);
+  rung.runs.reserve(head.runs);
+  rung.need.reserve(Rung::kComputing * size_t{head.steps});
+  for (size_t t = 0; t < tapes; ++t) {
+    Rung::TapeRange& tape = rung.tapes[t];
+    const bool computes = t != Rung::kFill && t != Rung::kSettle;
+    tape.runs_begin = static_cast<uint32_t>(rung.runs.size());
+    tape.need_begin = static_cast<uint32_t>(rung.need.size());
+    const uint32_t runs = in.Get<uint32_t>();
+    require(runs <= head.runs - rung.runs.size());
+    for (uint32_t i = 0; i < runs; ++i) rung.runs.push_back(ReadRun(in));
+    require(in.Get<uint32_t>() == (computes ? head.steps : 0));
+    for (uint32_t i = 0; computes && i < head.steps; ++i) rung.need.push_back(in.Get<uint32_t>());
+    tape.runs_end = static_cast<uint32_t>(rung.runs.size());
+    tape.need_end = static_cast<uint32_t>(rung.need.size());
+  }
+  require(rung.runs.size() == head.runs);
+  rung.loads = rung.operations.empty() ? 0 : rung.operations.back().load + 1;
   if (in.left() != 0)
     RaiseError("ArtifactError", "the program is malformed: the plan for ", head.budget, " bytes has ", in.left(), " bytes too many");
   ValidatePlan(rung, program);

@@ -103,9 +103,31 @@ bool Merge(std::vector<Resting::Part>& parts) {
   return true;
 }
 
-FileRange BroughtBy(const Load& load, const Program& program) {
-  if (!load.prepared) return {load.target, load.target + load.nbytes};
-  return {load.prepared->at, load.prepared->at + load.prepared->count * program.layers[load.prepared->layer].weights->block_nbytes};
+// Neighbours are one range.
+std::vector<FileRange> Joined(std::vector<FileRange> ranges) {
+  std::ranges::sort(ranges, {}, &FileRange::begin);
+  std::vector<FileRange> joined;
+  for (const FileRange& range : ranges) {
+    if (!joined.empty() && joined.back().end == range.begin) joined.back().end = range.end;
+    else joined.push_back(range);
+  }
+  return joined;
+}
+
+template <typename Function>
+void ForOperations(const Rung& rung, size_t tape, const Function& function) {
+  for (uint32_t r = rung.tapes[tape].runs_begin; r < rung.tapes[tape].runs_end; ++r)
+    for (uint32_t i = 0; i < rung.runs[r].count; ++i) function(rung.operations[rung.runs[r].operation + i]);
+}
+
+// Where each load brings weights that stay for all inferences; nothing: it does something else.
+std::vector<FileRange> BroughtByLoads(const Rung& rung) {
+  std::vector<FileRange> brought(rung.loads, FileRange{0, 0});
+  ForOperations(rung, Rung::kFill, [&](const Operation& one) { brought[one.load] = {one.to, one.to + one.nbytes}; });
+  ForOperations(rung, Rung::kSteady, [&](const Operation& one) { brought[one.load] = {0, 0}; });
+  for (FileRange& range : brought)
+    if (range.begin < rung.working) range = {0, 0};
+  return brought;
 }
 
 }  // namespace
@@ -151,10 +173,11 @@ std::vector<Resting> FindResting(const Rung& rung, const Program& program, const
     if (!stays || shareables.all[shareable].room > rung.working) streams[shareable] = true;
     if (stays) all[shareable].parts.push_back(taken.back().part);
   }
-  for (uint32_t i = 0; i < rung.loads.size(); ++i) {
-    const Load& load = rung.loads[i];
-    if (!load.pinned) continue;
-    const FileRange brought = BroughtBy(load, program);
+  const std::vector<FileRange> brought_by = BroughtByLoads(rung);
+  std::vector<uint32_t> owners(rung.loads, Shareables::kNone);
+  for (uint32_t i = 0; i < rung.loads; ++i) {
+    const FileRange brought = brought_by[i];
+    if (brought.nbytes() == 0) continue;
     uint32_t owner = Shareables::kNone;
     bool common = false;  // to several, or to weights that are not shared
     for (const Taken& one : taken) {
@@ -166,23 +189,32 @@ std::vector<Resting> FindResting(const Rung& rung, const Program& program, const
       for (const Taken& one : taken)
         if (one.shareable != Shareables::kNone && Meets(one, brought.begin, brought.end)) streams[one.shareable] = true;
     } else if (owner != Shareables::kNone) {
+      owners[i] = owner;
       all[owner].loads.push_back(i);
       all[owner].pages.push_back(brought);
     }
+  }
+  for (Resting& one : all) one.pages = Joined(std::move(one.pages));
+  // Operations that are not left out stay away from the pages that are given up, and those that are left out bring nothing else that
+  // stays.
+  for (const Operation& one : rung.operations) {
+    const uint32_t own = owners[one.load];
+    const bool reads = one.kind == Operation::Kind::kRead;
+    for (uint32_t i = 0; i < all.size(); ++i)
+      for (const FileRange& range : all[i].pages) {
+        const auto meets = [&](uint64_t at, uint64_t nbytes) { return at < range.end && range.begin < at + nbytes; };
+        if (i != own && (meets(one.to, one.nbytes) || (!reads && meets(one.from, one.from_nbytes)))) streams[i] = true;
+      }
+    if (own == Shareables::kNone || one.to < rung.working) continue;
+    const auto holds = [&](const FileRange& range) { return range.begin <= one.to && one.to + one.nbytes <= range.end; };
+    if (std::ranges::none_of(all[own].pages, holds)) streams[own] = true;
   }
   std::vector<Resting> found;
   for (uint32_t i = 0; i < all.size(); ++i) {
     Resting& one = all[i];
     if (!rests[i] || streams[i] || !Merge(one.parts)) continue;
     one.shareable = i;
-    std::ranges::sort(one.pages, {}, &FileRange::begin);
-    std::vector<FileRange> whole;
-    for (const FileRange& range : one.pages) {
-      if (!whole.empty() && whole.back().end == range.begin) whole.back().end = range.end;
-      else whole.push_back(range);
-    }
-    for (FileRange& range : whole) range = {RoundUp(range.begin, kPage), std::max(RoundUp(range.begin, kPage), range.end / kPage * kPage)};
-    one.pages = std::move(whole);
+    for (FileRange& range : one.pages) range = {RoundUp(range.begin, kPage), std::max(RoundUp(range.begin, kPage), range.end / kPage * kPage)};
     found.push_back(std::move(one));
   }
   return found;

@@ -14,7 +14,7 @@ namespace flexcomp {
 namespace {
 
 // A layer from its first block to its last.
-struct Run {
+struct LayerRun {
   uint32_t layer, begin, end;  // steps
 };
 
@@ -85,7 +85,7 @@ class StepCheck {
     FindRuns();
     CheckContents();
     FindLives();
-    for (const Run& run : runs_) ReplaceOperand(run);
+    for (const LayerRun& run : runs_) ReplaceOperand(run);
     for (size_t v = 0; v < lives_.size(); ++v)
       if (lives_[v].end > 0) Add(uses, lives_[v].begin, lives_[v].end, rung_.value_at[v], program_.values[v].nbytes);
     for (uint32_t i = 0; i < steps_; ++i) Add(uses, i, i + 1, step_list_[i].scratch_at, LayerOf(i).scratch_nbytes);
@@ -124,7 +124,7 @@ class StepCheck {
       given[state.value] = true;
       written[state.value].Write(state.offset, state.offset + state.type.nbytes, 1);
     }
-    for (const Run& run : runs_) {
+    for (const LayerRun& run : runs_) {
       const Layer& layer = program_.layers[run.layer];
       for (const Arg& arg : layer.args)
         RequireOfPlan(arg.kind != ArgKind::kValue || arg.written > 0 ||
@@ -150,7 +150,7 @@ class StepCheck {
   // Whether a layer exchanges the state; each such layer exchanges bytes of just one state (checked in
   // `program/check.cc`).
   bool Exchanges(const State& state) const {
-    return std::ranges::any_of(runs_, [&](const Run& run) {
+    return std::ranges::any_of(runs_, [&](const LayerRun& run) {
       return std::ranges::any_of(program_.layers[run.layer].args, [&](const Arg& arg) {
         return arg.exchanged && arg.value == state.value && arg.offset == state.offset;
       });
@@ -163,7 +163,7 @@ class StepCheck {
     };
     for (const Port& port : program_.inputs) live(port.value, 0, 1);
     for (const State& state : program_.states) live(state.value, 0, steps_ + 1);
-    for (const Run& run : runs_)
+    for (const LayerRun& run : runs_)
       for (const Arg& arg : program_.layers[run.layer].args)
         if (arg.kind == ArgKind::kValue) live(arg.value, run.begin, program_.layers[run.layer].exchanges() ? steps_ + 1 : run.end);
     for (const Port& port : program_.outputs) live(port.value, lives_[port.value].begin, steps_ + 1);
@@ -172,7 +172,7 @@ class StepCheck {
 
   // Where a result takes the place of an operand that the kernel may overwrite, and that ends there, the operand's life
   // is over when the layer begins: the result protects its bytes from then on.
-  void ReplaceOperand(const Run& run) {
+  void ReplaceOperand(const LayerRun& run) {
     const Layer& layer = program_.layers[run.layer];
     const Arg* result = nullptr;
     for (const Arg& arg : layer.args) {
@@ -199,7 +199,7 @@ class StepCheck {
   const std::span<const Step> step_list_;
   std::pmr::memory_resource* const memory_;
   const uint32_t steps_;
-  std::pmr::vector<Run> runs_;
+  std::pmr::vector<LayerRun> runs_;
   std::pmr::vector<Life> lives_;  // by value
 };
 

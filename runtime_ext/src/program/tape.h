@@ -8,7 +8,7 @@ namespace flexcomp {
 
 // A kernel call. Addresses are of the arena; -1: none.
 struct Step {
-  uint32_t layer, first, count, need;
+  uint32_t layer, first, count;
   int64_t weights_at, scratch_at;
 };
 
@@ -16,7 +16,7 @@ struct Step {
 struct Operation {
   enum class Kind : uint8_t { kRead, kCopy, kPrepare };
 
-  static constexpr int32_t kAnytime = INT32_MIN;  // nothing uses the target of this read before its operation's turn
+  static constexpr int32_t kAnytime = INT32_MIN;  // nothing uses the target of this read before its turn
 
   Kind kind = Kind::kRead;
   // The operation begins when so many steps of the inference are computed; 0: when the inference has begun. -n: in the inference

@@ -1,4 +1,4 @@
-// The tapes of a rung.
+// The tapes of a rung as a session does them.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +26,20 @@ class TapeRoom {
   TapeRoom& operator=(const TapeRoom&) = delete;
 
   // From now on the tapes are those of `rung`, which outlives them. `queued`: no thread of this process touches the bytes of reads in
-  // flight (ByteSource::queued).
-  void Make(const Rung& rung, const Program& program, bool queued, const Omitted& omitted = {}) noexcept;
+  // flight (ByteSource::queued). Otherwise a read that a copy follows goes to the place of the copy, without the copy: the bytes are
+  // still in the caches, then, when they are prepared.
+  void Open(const Rung& rung, bool queued, const Omitted& omitted = {}) noexcept;
   const Tapes& tapes() const noexcept { return tapes_; }
-  size_t most_operations() const noexcept { return operations_.capacity() / kTapes; }  // of any tape of the program
+  size_t most_operations() const noexcept { return operations_.capacity() / Rung::kTapes; }  // of any tape of the program
 
  private:
-  class Writer;
-  static constexpr size_t kTapes = 5;
+  Tape OpenTape(const Rung& rung, const Rung::TapeRange& range, std::span<const Step> steps, bool queued, const Omitted& omitted) noexcept;
 
   Tapes tapes_;
   std::vector<Operation> operations_;  // of all tapes
-  std::vector<Step> cold_steps_;       // of a first inference that differs from later ones
+  std::vector<Step> first_steps_;      // of a first inference that differs from later ones
   std::vector<uint32_t> need_;         // of all tapes
-  std::vector<uint32_t> end_;          // of each load: the operations of the tape up to its last
+  std::vector<uint32_t> end_;          // of the operations of the plan's tape: how many there are up to each
 };
 
 }  // namespace flexcomp

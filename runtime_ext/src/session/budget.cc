@@ -29,7 +29,7 @@ uint64_t Session::OwnNbytes(size_t rung, const Sharing& sharing) const noexcept 
 void Session::Use(size_t rung) noexcept {
   rung_ = wanted_ = states_rung_ = rung;
   abandoned_ = false;
-  tapes_.Make(program_->plan(rung), *program_, file_->queued(), sharing_.omitted());
+  tapes_.Open(program_->plan(rung), file_->queued(), sharing_.omitted());
   processor_->Use(tapes_.tapes());
   preparer_.Use(PlacesOf(rung));
   OpenTapes();

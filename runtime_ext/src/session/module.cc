@@ -26,7 +26,7 @@ namespace {
 namespace ffi = tvm::ffi;
 
 // The format version is part of the kind: models of different versions may meet in one process.
-#define FLEXCOMP_PROGRAM_KIND "flexcomp.program.9"
+#define FLEXCOMP_PROGRAM_KIND "flexcomp.program.10"
 #define FLEXCOMP_SESSION_KIND "flexcomp.session.1"
 
 class SessionModule final : public TranslatedModule {

@@ -289,7 +289,7 @@ template <typename TakeInputs, typename GiveOutputs>
 bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_outputs, double& stall_s) {
   const Tape tape = loader_->tape();
   if (trace_) {
-    trace_->Clear(rung_, tape.steps.size(), program_->rungs[rung_].loads);
+    trace_->Clear(rung_, tape.steps.size(), program_->plan(rung_).loads);
     operation_spans_.assign(tape.operations.size(), {});
   }
   fetched_ = {};

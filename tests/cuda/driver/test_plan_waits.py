@@ -32,7 +32,7 @@ def test_each_wait_is_needed(programs, name):
 def test_a_wait_that_is_missing_leaves_a_pair_in_no_order(programs):
     program = programs["tiny"]
     for rung in program.rungs:
-        order = waits.order_of(rung)
+        order = waits.order_of(program, rung)
         for field in ("of_steps", "of_loads"):
             given = getattr(order, field)
             for i in range(len(given)):
@@ -42,7 +42,7 @@ def test_a_wait_that_is_missing_leaves_a_pair_in_no_order(programs):
 def test_a_wait_for_nothing_is_seen(programs):
     program = programs["tiny"]
     rung = program.rungs[0]
-    order = waits.order_of(rung)
+    order = waits.order_of(program, rung)
     needed = order.of_steps[1]
     early = replace(order, of_steps=(order.of_steps[0], waits.Wait(order.of_steps[0].at + 1, needed.behind), *order.of_steps[2:]))
     later = replace(order, of_loads=(*order.of_loads, waits.Wait(len(order.loads) - 1, order.of_loads[-1].behind)))
@@ -51,7 +51,7 @@ def test_a_wait_for_nothing_is_seen(programs):
 
 @pytest.mark.parametrize("rung", [0, 1, 2])
 def test_the_runtime_waits_as_often(fake, tiny, x, rung):
-    order = waits.order_of(tiny.program.rungs[rung])
+    order = waits.order_of(tiny.program, tiny.program.rungs[rung])
     with flexcomp.load(tiny.library, tiny.program.rungs[rung].budget) as session:
         for _ in range(waits.INFERENCES):
             assert np.isfinite(session(x)).all()

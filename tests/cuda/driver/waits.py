@@ -24,6 +24,7 @@ import numpy as np
 import onnx
 
 from flexcomp.program import Program, Rung, ValueArg
+from flexcomp.program.tapes import Read, tapes_of
 from tests import uncompiled
 from tests.cuda.reduced import NETWORKS
 
@@ -43,63 +44,64 @@ class Order:
     """The work of a rung's inferences in the two streams."""
 
     steps: tuple[int, ...]  # of the compute stream, by their numbers in the rung
-    loads: tuple[int, ...]  # of the copy stream
+    loads: tuple[Read, ...]  # of the copy stream
     of_steps: tuple[Wait, ...]  # waits for loads
     of_loads: tuple[Wait, ...]  # waits for steps
     floors: tuple[int, ...]  # of each load: the last step that was over when its inference began, -1 for none
 
 
-def order_of(rung: Rung, inferences: int = INFERENCES) -> Order:
+def order_of(program: Program, rung: Rung, inferences: int = INFERENCES) -> Order:
     """As the runtime gives them to a GPU with memory of its own."""
     count = len(rung.steps)
-    ahead_end = max((j + 1 for j, load in enumerate(rung.loads) if load.ahead), default=0)
-    loads: list[int] = []
+    all_tapes = tapes_of(rung, program.layers)
+    tapes = [all_tapes.first, *[all_tapes.steady] * inferences]
+    loads: list[Read] = []
     of_loads: list[Wait] = []
     floors: list[int] = []
-    places: list[dict[int, int]] = [{} for _ in range(inferences + 1)]  # of loads, for each inference
+    places: list[list[int]] = [[] for _ in tapes]  # of loads, for each inference
 
-    def give(j: int, inference: int, during: int, after: int) -> None:
+    def give(operation: int, inference: int, during: int, after: int) -> None:
         place = during * count + after - 1
         if after and place > max((wait.behind for wait in of_loads), default=-1):
             of_loads.append(Wait(len(loads), place))
-        places[inference][j] = len(loads)
-        loads.append(j)
+        places[inference].append(len(loads))
+        loads.append(all_tapes.operations[operation])
         floors.append(during * count - 1)
 
-    for inference in range(inferences):
-        for j, load in enumerate(rung.loads):
-            if load.pinned and inference:
-                places[inference][j] = places[0][j]
-            elif j not in places[inference]:
-                give(j, inference, inference, 0 if load.ahead else load.after)
-        for j, load in enumerate(rung.loads[:ahead_end]):
-            if not load.pinned:
-                give(j, inference + 1, inference, load.after)
     of_steps: list[Wait] = []
     for inference in range(inferences):
+        tape, following = tapes[inference : inference + 2]
+        for operation, after in tape.turns:
+            if after >= 0:
+                give(operation, inference, inference, after)
+        for operation, after in following.turns:
+            if after < 0:
+                give(operation, inference + 1, inference, count + 1 + after)
         looked_at = 0
-        for s, step in enumerate(rung.steps):
-            newest = max((places[inference][j] for j in range(looked_at, step.need)), default=-1)
-            looked_at = max(looked_at, step.need)
+        for step, need in enumerate(tape.need):
+            newest = max(places[inference][looked_at:need], default=-1)
+            looked_at = max(looked_at, need)
             if newest > (of_steps[-1].behind if of_steps else -1):
-                of_steps.append(Wait(inference * count + s, newest))
+                of_steps.append(Wait(inference * count + step, newest))
     return Order(tuple(range(count)) * inferences, tuple(loads), tuple(of_steps), tuple(of_loads), tuple(floors))
 
 
-def touching(program: Program, rung: Rung) -> np.ndarray:
-    """bool[loads, steps]: whether a load writes bytes that a step reads or writes.
+def touching(program: Program, rung: Rung, order: Order) -> np.ndarray:
+    """bool[places of loads, places of steps]: whether a load writes bytes that a step reads or writes.
 
     Inputs and states are there before the first step, and outputs are taken after the last one.
     """
     ranges = [_ranges(program, rung, step) for step in range(len(rung.steps))]
     ranges[0] += _values(program, rung, program.given)
     ranges[-1] += _values(program, rung, program.wanted)
-    found = np.zeros((len(rung.loads), len(rung.steps)), bool)
-    begins, ends = (np.array([load.target + extra * load.nbytes for load in rung.loads]) for extra in (0, 1))
+    reads = list(dict.fromkeys(order.loads))
+    number = {read: at for at, read in enumerate(reads)}
+    found = np.zeros((len(reads), len(rung.steps)), bool)
+    begins, ends = (np.array([read.to + extra * read.nbytes for read in reads]) for extra in (0, 1))
     for s, some in enumerate(ranges):
         for begin, end in some:
             found[:, s] |= (begins < end) & (begin < ends)
-    return found
+    return found[np.ix_([number[read] for read in order.loads], order.steps)]
 
 
 def _ranges(program: Program, rung: Rung, number: int) -> list[tuple[int, int]]:
@@ -134,8 +136,8 @@ def look(program: Program, rung: Rung, order: Order | None = None) -> Seen:
     """Takes out every wait; those of the last inference, which nothing follows, are as in earlier ones."""
     if not rung.loads:
         return Seen(0, (), 0)
-    order = order or order_of(rung)
-    pairs = touching(program, rung)[np.ix_(order.loads, order.steps)]  # bool[places of loads, places of steps]
+    order = order or order_of(program, rung)
+    pairs = touching(program, rung, order)
     known_to_steps = _known(order.of_steps, len(order.steps))
     known_to_loads = np.maximum.accumulate(np.maximum(_known(order.of_loads, len(order.loads)), order.floors))
     load_at, step_at = np.nonzero(pairs)
