@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnxslim
 from google.protobuf.message import DecodeError
+from onnxslim.third_party.onnx_graphsurgeon.util.exception import OnnxGraphSurgeonException
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 from flexcomp.frontend import onnx_file
@@ -49,7 +50,7 @@ _MOST_FOLDED_NBYTES = 8 * LARGEST  # of a result: larger ones are folded where t
 # Foreign code with no errors of its own: what malformed input makes it raise.
 _SLIMMING_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
-    ValueError, DecodeError,
+    ValueError, DecodeError, OnnxGraphSurgeonException,
 )  # fmt: skip
 
 
