@@ -70,12 +70,11 @@ def test_switches_between_inferences_wait_for_no_read_ahead(tiny, x, budgets):
 
 
 def test_a_larger_budget_waits_for_the_next_inference(tiny, x, budgets):
-    with flexcomp.load(tiny.library, "min", read_bandwidth=SLOW, trace=True) as session:
+    with flexcomp.load(tiny.library, "min", read_bandwidth=SLOW / 10, trace=True) as session:
         worker = start(lambda: session(x))
         time.sleep(0.03)
-        before = time.monotonic()
         assert session.set_budget("all").budget_bytes == budgets[2]
-        assert time.monotonic() - before < 0.03
+        assert session.stats()["runs"] == 0  # the inference takes a second
         assert session.budget == budgets[0]
         worker.join()
         assert session.stats()["restarts"] == 0 and session.trace().rung == 0
