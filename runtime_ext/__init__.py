@@ -6,6 +6,7 @@ the runtime compiled by a cross compiler.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import subprocess
@@ -44,14 +45,14 @@ def runner() -> Path:
 @functools.cache
 def register() -> None:
     """Make the module kind of programs known to this process, as loading an exported model does."""
-    import tvm_ffi
+    import tvm_ffi  # noqa: F401 - its library comes first
 
-    tvm_ffi.load_module(str(runtime_library()))
+    ctypes.CDLL(str(runtime_library()))
 
 
 def runtime_library() -> Path:
-    """The library of the runtime and of pools, for this process."""
-    return _native("libflexcomp_runtime.so")
+    """The library of the runtime, of pools and of the C interface, for this process."""
+    return _native("libflexcomp.so.1")
 
 
 def planner() -> Path:
@@ -92,8 +93,9 @@ def program_units(name: str) -> list[Path]:
     """The C++ files that "runner" or "server" is made of."""
     folder = Path(__file__).parent
     units = sorted((folder / name).glob("*.cc"))
-    if name == "runner":  # a pool of models, which places its lanes on cores
-        units += [*sorted((folder / "pool").glob("*.cc")), folder / "src/threads/cores.cc", folder / "src/threads/cpu_set.cc"]
+    if name == "runner":  # opens libraries; a pool of models, which places its lanes on cores
+        units += sorted([*(folder / "library").glob("*.cc"), *(folder / "pool").glob("*.cc")])
+        units += [folder / "src/threads/cores.cc", folder / "src/threads/cpu_set.cc"]
     return units
 
 

@@ -17,7 +17,7 @@ _ELF_MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv
 def check_elf(path: Path) -> None:
     """Refuse a file that the dynamic loader would report misleadingly (another machine) or crash on (a file cut short).
 
-    `runtime_ext/runner/library_check.cc` does the same where there is no Python.
+    `runtime_ext/library/check_elf.cc` does the same where there is no Python.
     """
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # a pipe would wait

@@ -1,4 +1,4 @@
-// Exported libraries, through the interface that all of them have.
+// Exported libraries, and what these say of themselves.
 #pragma once
 
 #include <tvm/ffi/extra/json.h>
@@ -8,16 +8,15 @@
 #include <string>
 
 #include "arguments.h"
+#include "library/load.h"
 
 namespace flexcomp::runner {
 
-struct Library {
-  std::string path, weights;  // weights: where the library looks unless told otherwise
-  tvm::ffi::Module program;
+struct Library : LoadedLibrary {
   tvm::ffi::json::Object info;  // the library's description of itself
 };
 
-// Throws std::runtime_error, which names the file.
+// Throws tvm::ffi::Error, which names the file, and std::runtime_error.
 Library OpenLibrary(const std::string& path);
 
 // Throws std::runtime_error where the library is too old or too new.

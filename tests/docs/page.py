@@ -4,8 +4,8 @@
 
 A `sh` block is one call of bash and a `python` block continues those before it; all of them run in FOLDER. A block marked
 `sh background` is a server: it starts, and the next block begins when its port answers. A block marked `sh install` changes
-the environment and does not run here: continuous integration installs the package (.ci/run). Other languages
-are outputs and listings.
+the environment and does not run here: continuous integration installs the package (.ci/run). A block marked `c NAME` is a
+file of that name. Other languages are outputs and listings.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from markdown_it import MarkdownIt
 
 RUN = ("python", "sh", "sh background", "sh install")
 SHOWN = ("text", "json", "c", "yaml")
+_FILE = re.compile(r"c (\w+\.[ch])")
 FORKED = Path(__file__).parent / "forked"  # `flexcomp` that needs not import what it needs; servers take the real one
 START_S = 60.0  # for a server, on a busy machine
 
@@ -45,8 +46,8 @@ def blocks(page: str) -> list[Block]:
             raise ValueError(f"line {token.map[0] + 1}: indented code; fence it and name its language")
         if token.type == "fence":
             kind = " ".join(token.info.split())
-            if kind not in RUN + SHOWN:
-                raise ValueError(f"line {token.map[0] + 1}: a block of {kind!r}; there are {', '.join(RUN + SHOWN)}")
+            if kind not in RUN + SHOWN and not _FILE.fullmatch(kind):
+                raise ValueError(f"line {token.map[0] + 1}: a block of {kind!r}; there are {', '.join(RUN + SHOWN)}, c NAME")
             found.append(Block(kind, token.map[0] + 1, token.content))
     return found
 
@@ -62,7 +63,9 @@ def run(page: Path, folder: Path, replacements: dict[str, str]) -> None:
             for old, new in replacements.items():
                 text = text.replace(old, new)
             print(f"--- {page.name}:{block.line} ({block.kind})\n{text}", flush=True)
-            if block.kind == "python":
+            if file := _FILE.fullmatch(block.kind):
+                Path(file[1]).write_text(text)
+            elif block.kind == "python":
                 exec(compile("\n" * block.line + text, str(page), "exec"), names)
             elif block.kind == "sh":
                 path = os.pathsep.join([str(FORKED), os.environ["PATH"]])

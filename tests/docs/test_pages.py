@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.api import prefix
 from tests.cli import calls
 from tests.conftest import ROOT
 
@@ -37,7 +38,9 @@ def test_every_block_of_code_runs(page, tmp_path):
     replaced = [f"pi:9090=127.0.0.1:{board}", f"--port 9090=--port {board}", f"8080={server}", "raspberry-pi-5=native"]
     bin_folder, scripts = Path(sys.executable).parent, Path(__file__).parent / "bin"
     path = os.pathsep.join([str(scripts), str(bin_folder), os.environ["PATH"]])
-    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "BOARD": str(tmp_path / "board"), "MPLBACKEND": "agg"}
+    installed = prefix.environment(prefix.install(tmp_path / "prefix")) if page.stem == "embedding" else {}
+    own = {"PATH": path, "PYTHONPATH": str(ROOT), "BOARD": str(tmp_path / "board"), "MPLBACKEND": "agg"}
+    environment = os.environ | installed | own
     done = calls.run("-m", "tests.docs.page", page, folder, *replaced, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <string>
 
 #include "base/fork_mutex.h"
 
@@ -47,6 +48,14 @@ Program::~Program() = default;
 const Rung& Program::Decode(size_t rung) const { return plans->Decode(rung, *this); }
 
 const Rung& Program::plan(size_t rung) const noexcept { return plans->At(rung); }
+
+uint64_t DefaultBudget(const Program& program) {
+  const auto noted = program.metadata.find("default");
+  if (noted == program.metadata.end()) return program.rungs.back().budget;
+  const auto is_noted = [&](const RungHead& rung) { return std::to_string(rung.budget) == noted->second; };
+  const auto found = std::ranges::find_if(program.rungs, is_noted);
+  return found == program.rungs.end() ? program.rungs.back().budget : found->budget;
+}
 
 Most MostOf(const Program& program) {
   Most most;

@@ -227,6 +227,9 @@ void ReadPlan(const RungHead& head, const Program& program, Rung& rung);
 void ValidateProgram(const Program& program);
 void ValidatePlan(const Rung& rung, const Program& program);
 
+// That of the rung that the build noted, or else of the largest (Program.default_budget).
+uint64_t DefaultBudget(const Program& program);
+
 // Of all rungs.
 struct Most {
   uint32_t steps = 0, operations = 0, first_steps = 0;

@@ -59,15 +59,6 @@ json::Object RungObject(const RungHead& rung) {
   return object;
 }
 
-// That of the rung that the build noted, or else of the largest (Program.default_budget).
-uint64_t DefaultBudget(const Program& program) {
-  const auto noted = program.metadata.find("default");
-  if (noted == program.metadata.end()) return program.rungs.back().budget;
-  const auto is_noted = [&](const RungHead& rung) { return std::to_string(rung.budget) == noted->second; };
-  const auto found = std::ranges::find_if(program.rungs, is_noted);
-  return found == program.rungs.end() ? program.rungs.back().budget : found->budget;
-}
-
 json::Object Summary(const Program& program) {
   json::Array ladder;
   for (const RungHead& rung : program.rungs) ladder.push_back(RungObject(rung));

@@ -15,6 +15,7 @@
 #include "base/translated.h"
 #include "session/describe.h"
 #include "session/on_device.h"
+#include "program/encoded.h"
 #include "program/program.h"
 #include "session/session.h"
 #include "storage/measure_storage.h"
@@ -25,8 +26,6 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-// The format version is part of the kind: models of different versions may meet in one process.
-#define FLEXCOMP_PROGRAM_KIND "flexcomp.program.10"
 #define FLEXCOMP_SESSION_KIND "flexcomp.session.1"
 
 class SessionModule final : public TranslatedModule {
@@ -157,11 +156,7 @@ class SessionModule final : public TranslatedModule {
 
 class ProgramModule final : public TranslatedModule {
  public:
-  explicit ProgramModule(ffi::Bytes blob) {
-    const auto encoded = std::make_shared<const Encoded>(std::move(blob));
-    program_ = {encoded, &encoded->program};
-    blob_ = encoded->blob;
-  }
+  explicit ProgramModule(ffi::Bytes blob) : blob_(std::move(blob)), program_(DecodeProgram(blob_)) {}
 
   void CheckPlans() const { flexcomp::CheckPlans(*program_); }
 
@@ -191,17 +186,8 @@ class ProgramModule final : public TranslatedModule {
   }
 
  private:
-  // Sessions may outlive the module, and decode plans.
-  struct Encoded {
-    explicit Encoded(ffi::Bytes bytes)
-        : blob(std::move(bytes)), program(ReadProgram(std::string_view(blob.data(), blob.size()))) {}
-
-    const ffi::Bytes blob;
-    const Program program;
-  };
-
   ffi::Bytes blob_;
-  std::shared_ptr<const Program> program_;
+  std::shared_ptr<const Program> program_;  // sessions may outlive the module, and decode plans
 };
 
 // For a library: its sessions check the plans that they use.

@@ -143,9 +143,10 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < inputs.size(); ++i) CheckPort(program_->inputs[i].name, program_->inputs[i].type, *inputs[i]);
-  for (size_t i = 0; i < outputs.size(); ++i) CheckPort(program_->outputs[i].name, program_->outputs[i].type, *outputs[i]);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i] != nullptr) CheckPort(program_->outputs[i].name, program_->outputs[i].type, *outputs[i]);
 
-  const auto on_device = [](const DLTensor* tensor) { return tensor->device.device_type != kDLCPU; };
+  const auto on_device = [](const DLTensor* tensor) { return tensor != nullptr && tensor->device.device_type != kDLCPU; };
   const bool awaits = std::ranges::any_of(inputs, on_device) || std::ranges::any_of(outputs, on_device);
   const auto take_inputs = [&] {
     if (awaits) memory_->AwaitCaller();
@@ -157,7 +158,7 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
   const auto give_outputs = [&] {
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Port& port = program_->outputs[i];
-      memory_->Read(DataOf(*outputs[i]), PlaceOf(port), port.type.nbytes);
+      if (outputs[i] != nullptr) memory_->Read(DataOf(*outputs[i]), PlaceOf(port), port.type.nbytes);
     }
   };
   ArenaUse use(*this);

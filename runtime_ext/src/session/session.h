@@ -88,7 +88,7 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // Runs one inference on tensors in the order of the program's ports: inputs are copied into the arena,
-  // outputs out of it. After any error the next call starts afresh.
+  // outputs out of it, but for those that are missing or nullptr. After any error the next call starts afresh.
   void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs);
 
   // A tensor for the output of that number in memory of the device, outside of the arena; may outlive the session. Throws
@@ -137,7 +137,7 @@ class Session {
   uint64_t ResidentArena();
 
   // The states for the next inference, in the program's order; each call waits for the inference in progress. An inference that
-  // fails, or begins anew, leaves the states unchanged. Entries of `tensors` may be empty when states are set: these stay.
+  // fails, or begins anew, leaves the states unchanged. Entries of `tensors` may be nullptr: these states are neither read nor set.
   void GetStates(std::span<const DLTensor* const> tensors);
   void SetStates(std::span<const DLTensor* const> tensors);
   void ResetStates();  // all zeros, as in a session that was opened just now
@@ -180,6 +180,7 @@ class Session {
   std::byte* PlaceOf(const Port& port) const noexcept;
   // Throws InputError if a caller's tensor does not fit a port or a state, or lies out of reach.
   void CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const;
+  void CheckStates(std::span<const DLTensor* const> tensors) const;
   // Uses the arena during its lifetime; a switch that was requested meanwhile happens at the end.
   class ArenaUse;
   // One inference, begun anew as often as the budget shrinks. Its latency counts from `start`; inputs are taken

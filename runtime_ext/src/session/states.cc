@@ -37,14 +37,20 @@ void Session::ForStates(const Function& function) {
     function(i, memory_->base() + CarriedTo(states_rung_).from + program_->states[i].offset);
 }
 
+void Session::CheckStates(std::span<const DLTensor* const> tensors) const {
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i] != nullptr) CheckPort(program_->states[i].input, program_->states[i].type, *tensors[i]);
+}
+
 void Session::GetStates(std::span<const DLTensor* const> tensors) {
-  for (size_t i = 0; i < tensors.size(); ++i) CheckPort(program_->states[i].input, program_->states[i].type, *tensors[i]);
-  ForStates([&](size_t i, const std::byte* place) { memory_->Read(DataOf(*tensors[i]), place, program_->states[i].type.nbytes); });
+  CheckStates(tensors);
+  ForStates([&](size_t i, const std::byte* place) {
+    if (tensors[i] != nullptr) memory_->Read(DataOf(*tensors[i]), place, program_->states[i].type.nbytes);
+  });
 }
 
 void Session::SetStates(std::span<const DLTensor* const> tensors) {
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i] != nullptr) CheckPort(program_->states[i].input, program_->states[i].type, *tensors[i]);
+  CheckStates(tensors);
   ForStates([&](size_t i, std::byte* place) {
     states_written_ = true;
     if (tensors[i] != nullptr) memory_->Write(place, DataOf(*tensors[i]), program_->states[i].type.nbytes);

@@ -1,4 +1,4 @@
-#include "library_check.h"
+#include "library/check_elf.h"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -9,11 +9,11 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
 
+#include "base/error.h"
 #include "base/unique_fd.h"
 
-namespace flexcomp::runner {
+namespace flexcomp {
 namespace {
 
 // Of this program, and so of the libraries that the program can map; the linker defines the symbol.
@@ -24,8 +24,8 @@ class File {
   explicit File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     struct stat status;
     if (fd_.get() < 0 || ::fstat(fd_.get(), &status) != 0)
-      throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));
-    if (!S_ISREG(status.st_mode)) throw std::runtime_error(path + " is not a shared library, nor a file");
+      RaiseError("ArtifactError", "cannot open ", path, ": ", ErrnoText(errno));
+    if (!S_ISREG(status.st_mode)) RaiseError("ArtifactError", path, " is not a shared library, nor a file");
     nbytes_ = static_cast<uint64_t>(status.st_size);
   }
 
@@ -39,7 +39,7 @@ class File {
   void RequireRange(uint64_t offset, uint64_t nbytes) const {
     if (offset <= nbytes_ && nbytes <= nbytes_ - offset) return;
     const std::string wanted = offset > UINT64_MAX - nbytes ? "more than there can be" : std::to_string(offset + nbytes);
-    throw std::runtime_error(path_ + " is cut short: " + std::to_string(nbytes_) + " bytes instead of " + wanted);
+    RaiseError("ArtifactError", path_, " is cut short: ", nbytes_, " bytes instead of ", wanted);
   }
 
   template <typename T>
@@ -50,8 +50,8 @@ class File {
       const ssize_t n =
           ::pread(fd_.get(), reinterpret_cast<char*>(&value) + got, sizeof(T) - got, static_cast<off_t>(offset + got));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) throw std::runtime_error("cannot read " + path_ + ": " + std::strerror(errno));
-      if (n == 0) throw std::runtime_error(path_ + " became shorter while it was read");
+      if (n < 0) RaiseError("ArtifactError", "cannot read ", path_, ": ", ErrnoText(errno));
+      if (n == 0) RaiseError("ArtifactError", path_, " became shorter while it was read");
       got += static_cast<size_t>(n);
     }
     return value;
@@ -65,13 +65,13 @@ class File {
 
 }  // namespace
 
-void CheckLibrary(const std::string& path) {
+void CheckElf(const std::string& path) {
   const File file(path);
   ElfW(Ehdr) head{};
   if (file.nbytes() >= sizeof(head)) head = file.Read<ElfW(Ehdr)>(0);
-  if (std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) throw std::runtime_error(path + " is not a shared library");
+  if (std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) RaiseError("ArtifactError", path, " is not a shared library");
   if (head.e_ident[EI_CLASS] != __ehdr_start.e_ident[EI_CLASS] || head.e_machine != __ehdr_start.e_machine)
-    throw std::runtime_error(path + " was compiled for another machine");
+    RaiseError("ArtifactError", path, " was compiled for another machine");
   file.RequireRange(head.e_phoff, uint64_t{head.e_phentsize} * head.e_phnum);
   for (uint64_t i = 0; i < head.e_phnum; ++i) {
     const auto segment = file.Read<ElfW(Phdr)>(head.e_phoff + i * head.e_phentsize);
@@ -89,4 +89,4 @@ void CheckLibrary(const std::string& path) {
   file.ReadAhead(0, 0);
 }
 
-}  // namespace flexcomp::runner
+}  // namespace flexcomp

@@ -1,0 +1,124 @@
+// Descriptions of tensors, budgets and past inferences.
+#include <flexcomp.h>
+
+#include <cstdint>
+
+#include "api/sessions.h"
+#include "api/status.h"
+#include "api/structs.h"
+#include "api/tensors.h"
+#include "base/error.h"
+
+namespace flexcomp::api {
+namespace {
+
+constexpr uint32_t kShapes = 1;
+
+void RequireShape(uint32_t shape) {
+  if (shape >= kShapes) RaiseError("InputError", "there is no shape ", shape, ": the network has ", kShapes);
+}
+
+template <typename Count>
+flexcomp_status GiveCount(flexcomp_session* session, uint32_t* count, const Count& of) noexcept {
+  return Guarded([&] {
+    const std::shared_ptr<Session> found = Find(session);
+    RequirePointer(count, "count");
+    *count = static_cast<uint32_t>(of(found->program()));
+  });
+}
+
+}  // namespace
+}  // namespace flexcomp::api
+
+using namespace flexcomp;
+
+flexcomp_status flexcomp_shape_count(flexcomp_session* session, uint32_t* count) {
+  return api::GiveCount(session, count, [](const Program&) { return api::kShapes; });
+}
+
+flexcomp_status flexcomp_tensor_count(flexcomp_session* session, flexcomp_kind kind, uint32_t* count) {
+  return api::GiveCount(session, count, [&](const Program& program) { return api::CountOf(program, kind); });
+}
+
+flexcomp_status flexcomp_describe_tensor(flexcomp_session* session, flexcomp_kind kind, uint32_t index, uint32_t shape,
+                                         flexcomp_tensor_info* info) {
+  return api::Guarded([&] {
+    const std::shared_ptr<Session> found = api::Find(session);
+    api::RequireShape(shape);
+    const api::Described described = api::At(found->program(), kind, index);
+    const TensorType& type = described.type;
+    flexcomp_tensor_info made{};
+    made.name = described.name.c_str();
+    made.shape = type.shape.data();
+    made.rank = static_cast<int32_t>(type.shape.size());
+    made.dtype = api::DtypeOf(type.dtype);
+    made.nbytes = type.nbytes;
+    api::Give(info, made, sizeof made, "info");
+  });
+}
+
+flexcomp_status flexcomp_find_tensor(flexcomp_session* session, flexcomp_kind kind, const char* name, uint32_t* index) {
+  return api::Guarded([&] {
+    const std::shared_ptr<Session> found = api::Find(session);
+    api::RequirePointer(name, "name");
+    api::RequirePointer(index, "index");
+    const Program& program = found->program();
+    const auto count = static_cast<uint32_t>(api::CountOf(program, kind));
+    uint32_t at = 0;
+    while (at < count && api::At(program, kind, at).name != name) ++at;
+    if (at == count) RaiseError("InputError", "no tensor of this kind is called \"", name, "\"");
+    *index = at;
+  });
+}
+
+flexcomp_status flexcomp_budget_count(flexcomp_session* session, uint32_t shape, uint32_t* count) {
+  return api::GiveCount(session, count, [&](const Program& program) {
+    api::RequireShape(shape);
+    return program.rungs.size();
+  });
+}
+
+flexcomp_status flexcomp_describe_budget(flexcomp_session* session, uint32_t shape, uint32_t index, flexcomp_budget_info* info) {
+  return api::Guarded([&] {
+    const std::shared_ptr<Session> found = api::Find(session);
+    api::RequireShape(shape);
+    const auto& rungs = found->program().rungs;
+    if (index >= rungs.size()) RaiseError("InputError", "there is no budget ", index, ": the network has ", rungs.size());
+    const RungHead& rung = rungs[index];
+    flexcomp_budget_info made{};
+    made.budget = rung.budget;
+    made.arena = rung.arena;
+    made.working = rung.working;
+    made.pinned = rung.pinned;
+    made.streamed = rung.streamed;
+    made.predicted_s = rung.predicted_s;
+    api::Give(info, made, sizeof made, "info");
+  });
+}
+
+flexcomp_status flexcomp_current_budget(flexcomp_session* session, uint32_t* index) {
+  return api::Guarded([&] {
+    const std::shared_ptr<Session> found = api::Find(session);
+    api::RequirePointer(index, "index");
+    *index = static_cast<uint32_t>(found->state().rung);
+  });
+}
+
+flexcomp_status flexcomp_get_stats(flexcomp_session* session, flexcomp_stats* stats) {
+  return api::Guarded([&] {
+    const std::shared_ptr<Session> found = api::Find(session);
+    const Session::State state = found->state();
+    flexcomp_stats made{};
+    made.runs = state.stats.runs;
+    made.restarts = state.stats.restarts;
+    made.total_bytes_read = state.stats.total_bytes_read;
+    made.resident = found->ResidentArena();
+    made.threads = state.placement.threads;
+    made.direct = state.direct;
+    made.bytes_read = state.stats.bytes_read;
+    made.reads = state.stats.reads;
+    made.latency_s = state.stats.latency_s;
+    made.stall_s = state.stats.stall_s;
+    api::Give(stats, made, sizeof made, "stats");
+  });
+}

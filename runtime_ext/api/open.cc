@@ -1,0 +1,76 @@
+// Opening and closing sessions.
+#include <flexcomp.h>
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "api/budgets.h"
+#include "api/sessions.h"
+#include "api/status.h"
+#include "api/structs.h"
+#include "library/load.h"
+#include "program/encoded.h"
+#include "session/session.h"
+
+namespace flexcomp::api {
+namespace {
+
+constexpr uint32_t kFlags = FLEXCOMP_VERIFY | FLEXCOMP_PAGE_CACHE | FLEXCOMP_NO_AFFINITY | FLEXCOMP_NO_WORK_STEALING;
+
+std::shared_ptr<const Program> ProgramOf(const LoadedLibrary& library, const std::string& given) {
+  const std::string_view kind = library.program->kind();
+  if (kind != FLEXCOMP_PROGRAM_KIND)
+    RaiseError(kUnsupported, given, " was built by another version of flexcomp (", kind, ", and this version runs ", FLEXCOMP_PROGRAM_KIND,
+               "): build it again");
+  const auto blob = library.program->GetFunction("blob");
+  if (!blob.has_value()) RaiseError("ArtifactError", given, " does not give its program: build it again");
+  return DecodeProgram((*blob)().cast<tvm::ffi::Bytes>());
+}
+
+CpuSet CpusOf(const char* list) { return list == nullptr ? CpuSet() : CpuSet::Parse(list); }
+
+SessionOptions OptionsOf(const flexcomp_options& given, const std::string& library, const Program& program) {
+  if ((given.flags & ~kFlags) != 0) RaiseError("InputError", "there are no flags ", given.flags & ~kFlags, " of options");
+  if (given.threads < 0) RaiseError("InputError", "cannot run on ", given.threads, " threads");
+  if (!std::isfinite(given.read_bandwidth) || given.read_bandwidth < 0)
+    RaiseError("InputError", "option \"read_bandwidth\" must be a number of bytes per second");
+  SessionOptions options;
+  options.library_path = library;
+  options.budget = BudgetOf(given.budget, program);
+  options.threads = given.threads;
+  options.cores.affinity = (given.flags & FLEXCOMP_NO_AFFINITY) == 0;
+  options.cores.compute = CpusOf(given.compute_cpus);
+  options.cores.loader = CpusOf(given.loader_cpus);
+  options.help = (given.flags & FLEXCOMP_NO_WORK_STEALING) == 0;
+  options.storage.direct = (given.flags & FLEXCOMP_PAGE_CACHE) == 0;
+  options.storage.verify = (given.flags & FLEXCOMP_VERIFY) != 0;
+  options.storage.read_bandwidth = given.read_bandwidth;
+  return options;
+}
+
+}  // namespace
+}  // namespace flexcomp::api
+
+using namespace flexcomp;
+
+flexcomp_status flexcomp_open(const char* path, const flexcomp_options* given, flexcomp_session** session) {
+  if (session != nullptr) *session = nullptr;
+  return api::Guarded([&] {
+    api::RequirePointer(session, "session");
+    api::RequirePointer(path, "library");
+    const flexcomp_options options = given == nullptr ? flexcomp_options FLEXCOMP_OPTIONS_INIT : api::Taken(given, sizeof options, "options");
+    const LoadedLibrary library = LoadLibrary(path);
+    std::shared_ptr<const Program> program = api::ProgramOf(library, path);
+    const SessionOptions made = api::OptionsOf(options, library.path, *program);
+    const std::string weights = options.weights == nullptr ? library.weights : options.weights;
+    *session = api::Keep(Session::Owner(new Session(std::move(program), weights, made)));
+  });
+}
+
+flexcomp_status flexcomp_close(flexcomp_session* session) {
+  return api::Guarded([&] {
+    if (session != nullptr) api::Forget(session)->Close();
+  });
+}

@@ -1,0 +1,97 @@
+// Inferences, budgets and states.
+#include <flexcomp.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "api/budgets.h"
+#include "api/sessions.h"
+#include "api/status.h"
+#include "api/structs.h"
+#include "api/tensors.h"
+#include "base/error.h"
+
+namespace flexcomp::api {
+
+uint64_t BudgetOf(uint64_t given, const Program& program) {
+  if (given == FLEXCOMP_BUDGET_DEFAULT) return DefaultBudget(program);
+  return given == FLEXCOMP_BUDGET_SMALLEST ? program.rungs.front().budget : given;
+}
+
+namespace {
+
+Session::PortsCallback CallerOf(flexcomp_callback callback, void* context, const Session& session, flexcomp_kind kind) {
+  if (callback == nullptr) return {};
+  return [=, &session](std::span<DLTensor> ports) {
+    std::vector<flexcomp_tensor> tensors;
+    tensors.reserve(ports.size());
+    for (uint32_t i = 0; i < ports.size(); ++i) {
+      const TensorType& type = At(session.program(), kind, i).type;
+      tensors.push_back({sizeof(flexcomp_tensor), ports[i].data, type.nbytes, type.shape.data(), ports[i].ndim, DtypeOf(type.dtype)});
+    }
+    const InCallback scope(session);
+    const flexcomp_status status = callback(context, tensors.data(), static_cast<uint32_t>(tensors.size()));
+    if (status != FLEXCOMP_OK) throw Ended{status};
+  };
+}
+
+// A caller's tensor as the only one of all states.
+std::vector<const DLTensor*> OneOf(const Program& program, uint32_t index, const Bound& bound) {
+  std::vector<const DLTensor*> tensors(program.states.size(), nullptr);
+  tensors[index] = bound.tensors().front();
+  return tensors;
+}
+
+}  // namespace
+}  // namespace flexcomp::api
+
+using namespace flexcomp;
+
+flexcomp_status flexcomp_run(flexcomp_session* session, const flexcomp_tensor* inputs, uint32_t input_count, const flexcomp_tensor* outputs,
+                             uint32_t output_count) {
+  return api::Guarded([&] {
+    const std::shared_ptr<Session> found = api::FindToWait(session);
+    const Program& program = found->program();
+    if (input_count != program.inputs.size())
+      RaiseError("InputError", "the network has ", program.inputs.size(), " inputs, not ", input_count);
+    const api::Bound taken(program, FLEXCOMP_INPUT, inputs, input_count), given(program, FLEXCOMP_OUTPUT, outputs, output_count);
+    found->Run(taken.tensors(), given.tensors());
+  });
+}
+
+flexcomp_status flexcomp_run_in_place(flexcomp_session* session, flexcomp_callback fill, flexcomp_callback drain, void* context) {
+  return api::Guarded([&] {
+    const std::shared_ptr<Session> found = api::FindToWait(session);
+    found->RunInPlace(api::CallerOf(fill, context, *found, FLEXCOMP_INPUT), api::CallerOf(drain, context, *found, FLEXCOMP_OUTPUT));
+  });
+}
+
+flexcomp_status flexcomp_warm(flexcomp_session* session) {
+  return api::Guarded([&] { api::FindToWait(session)->Warm(); });
+}
+
+flexcomp_status flexcomp_set_budget(flexcomp_session* session, uint64_t budget) {
+  return api::Guarded([&] {
+    const std::shared_ptr<Session> found = api::FindToWait(session);
+    found->SetBudget(api::BudgetOf(budget, found->program()));
+  });
+}
+
+flexcomp_status flexcomp_get_state(flexcomp_session* session, uint32_t index, const flexcomp_tensor* tensor) {
+  return api::Guarded([&] {
+    const std::shared_ptr<Session> found = api::FindToWait(session);
+    found->GetStates(api::OneOf(found->program(), index, {found->program(), FLEXCOMP_STATE, tensor, 1, index}));
+  });
+}
+
+flexcomp_status flexcomp_set_state(flexcomp_session* session, uint32_t index, const flexcomp_tensor* tensor) {
+  return api::Guarded([&] {
+    const std::shared_ptr<Session> found = api::FindToWait(session);
+    found->SetStates(api::OneOf(found->program(), index, {found->program(), FLEXCOMP_STATE, tensor, 1, index}));
+  });
+}
+
+flexcomp_status flexcomp_reset_states(flexcomp_session* session) {
+  return api::Guarded([&] { api::FindToWait(session)->ResetStates(); });
+}

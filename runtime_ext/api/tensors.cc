@@ -1,0 +1,95 @@
+#include "api/tensors.h"
+
+#include <optional>
+
+#include "api/status.h"
+#include "api/structs.h"
+#include "base/error.h"
+
+namespace flexcomp::api {
+namespace {
+
+struct Named {
+  flexcomp_dtype dtype;
+  uint8_t code, bits;
+};
+
+constexpr Named kDtypes[] = {
+    {FLEXCOMP_FLOAT32, kDLFloat, 32}, {FLEXCOMP_FLOAT16, kDLFloat, 16}, {FLEXCOMP_BFLOAT16, kDLBfloat, 16}, {FLEXCOMP_FLOAT64, kDLFloat, 64},
+    {FLEXCOMP_BOOL, kDLBool, 8},      {FLEXCOMP_INT8, kDLInt, 8},       {FLEXCOMP_UINT8, kDLUInt, 8},       {FLEXCOMP_INT16, kDLInt, 16},
+    {FLEXCOMP_UINT16, kDLUInt, 16},   {FLEXCOMP_INT32, kDLInt, 32},     {FLEXCOMP_UINT32, kDLUInt, 32},     {FLEXCOMP_INT64, kDLInt, 64},
+    {FLEXCOMP_UINT64, kDLUInt, 64},
+};
+
+constexpr const char* kKinds[] = {"input", "output", "state"};
+
+DLDataType DataTypeOf(flexcomp_dtype dtype, const std::string& name) {
+  for (const Named& one : kDtypes)
+    if (one.dtype == dtype) return {one.code, one.bits, 1};
+  RaiseError("InputError", "tensor \"", name, "\" is given with an unknown element type, ", dtype);
+}
+
+// Throws InputError unless the caller's memory is that of a tensor of this type. What is not stated is taken for right.
+DLTensor Tensor(const Described& wanted, const flexcomp_tensor& given) {
+  const TensorType& type = wanted.type;
+  if (given.nbytes != type.nbytes)
+    RaiseError("InputError", "tensor \"", wanted.name, "\" is given with ", given.nbytes, " bytes; ", ToString(type), " has ", type.nbytes);
+  if (given.data == nullptr && type.nbytes > 0) RaiseError("InputError", "tensor \"", wanted.name, "\" is given without memory: its data is NULL");
+  if (given.rank < 0 || (given.shape == nullptr && given.rank != 0))
+    RaiseError("InputError", "tensor \"", wanted.name, "\" is given with a rank of ", given.rank, given.rank < 0 ? "" : " and no shape");
+  DLTensor tensor{};
+  tensor.data = given.data;
+  tensor.device = {kDLCPU, 0};
+  tensor.dtype = given.dtype == FLEXCOMP_ANY ? type.dtype : DataTypeOf(given.dtype, wanted.name);
+  const bool stated = given.shape != nullptr;
+  tensor.ndim = stated ? given.rank : static_cast<int32_t>(type.shape.size());
+  tensor.shape = const_cast<int64_t*>(stated ? given.shape : type.shape.data());
+  return tensor;
+}
+
+}  // namespace
+
+size_t CountOf(const Program& program, flexcomp_kind kind) {
+  switch (kind) {
+    case FLEXCOMP_INPUT: return program.inputs.size();
+    case FLEXCOMP_OUTPUT: return program.outputs.size();
+    case FLEXCOMP_STATE: return program.states.size();
+    default: RaiseError("InputError", "there is no kind ", kind, " of tensors");
+  }
+}
+
+Described At(const Program& program, flexcomp_kind kind, uint32_t index) {
+  const size_t count = CountOf(program, kind);
+  if (index >= count) RaiseError("InputError", "there is no ", kKinds[kind], " ", index, ": the network has ", count);
+  if (kind == FLEXCOMP_STATE) return {program.states[index].input, program.states[index].type};
+  const Port& port = (kind == FLEXCOMP_INPUT ? program.inputs : program.outputs)[index];
+  return {port.name, port.type};
+}
+
+flexcomp_dtype DtypeOf(DLDataType dtype) {
+  for (const Named& one : kDtypes)
+    if (one.code == dtype.code && one.bits == dtype.bits && dtype.lanes == 1) return one.dtype;
+  RaiseError(kUnsupported, "the C interface has no element type ", DtypeName(dtype));
+}
+
+Bound::Bound(const Program& program, flexcomp_kind kind, const flexcomp_tensor* tensors, uint32_t count, uint32_t first) {
+  if (count > 0) RequirePointer(tensors, kind == FLEXCOMP_OUTPUT ? "outputs" : kind == FLEXCOMP_INPUT ? "inputs" : "tensor");
+  made_.reserve(count);
+  pointers_.reserve(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const Described wanted = At(program, kind, first + i);
+    // Elements of a caller's array lie as far apart as the caller's header says.
+    const auto* element = reinterpret_cast<const flexcomp_tensor*>(reinterpret_cast<const char*>(tensors) + i * tensors->size);
+    if (element->size != tensors->size)
+      RaiseError("InputError", "the member \"size\" of \"", wanted.name, "\" is not that of the array's first tensor");
+    const flexcomp_tensor given = Taken(element, sizeof(flexcomp_tensor), wanted.name.c_str());
+    if (kind == FLEXCOMP_OUTPUT && given.data == nullptr) {
+      pointers_.push_back(nullptr);
+      continue;
+    }
+    made_.push_back(Tensor(wanted, given));
+    pointers_.push_back(&made_.back());
+  }
+}
+
+}  // namespace flexcomp::api

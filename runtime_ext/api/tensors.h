@@ -1,0 +1,42 @@
+// Tensors between callers and sessions.
+#pragma once
+
+#include <dlpack/dlpack.h>
+#include <flexcomp.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+
+namespace flexcomp::api {
+
+// An input, output or state of a program.
+struct Described {
+  const std::string& name;
+  const TensorType& type;
+};
+
+size_t CountOf(const Program& program, flexcomp_kind kind);  // throws InputError for an unknown kind, as the next
+Described At(const Program& program, flexcomp_kind kind, uint32_t index);  // and for an unknown index
+
+// Throws Unsupported for a type that the header does not have.
+flexcomp_dtype DtypeOf(DLDataType dtype);
+
+// The caller's array, as a session takes it, for the first `count` tensors of that kind. The types must outlive the result. Only
+// outputs may lie nowhere.
+class Bound {
+ public:
+  // Throws InputError, Unsupported.
+  Bound(const Program& program, flexcomp_kind kind, const flexcomp_tensor* tensors, uint32_t count, uint32_t first = 0);
+
+  std::span<const DLTensor* const> tensors() const noexcept { return pointers_; }
+
+ private:
+  std::vector<DLTensor> made_;
+  std::vector<const DLTensor*> pointers_;
+};
+
+}  // namespace flexcomp::api

@@ -1,0 +1,242 @@
+/* The C interface of flexcomp: runs compiled networks in a memory budget.
+ *
+ *     flexcomp_session *session;
+ *     flexcomp_tensor in = FLEXCOMP_TENSOR(pixels, sizeof pixels), out = FLEXCOMP_TENSOR(scores, sizeof scores);
+ *     if (flexcomp_open("network.so", NULL, &session) || flexcomp_run(session, &in, 1, &out, 1))
+ *       fprintf(stderr, "%s\n", flexcomp_message());
+ *     flexcomp_close(session);
+ *
+ * Status. Every call that can fail returns a status, and FLEXCOMP_OK is 0. flexcomp_message() says why the last call of this
+ * thread failed. A call that fails changes nothing, and writes nothing to its results, unless its text says otherwise.
+ *
+ * Threads. Any thread may make any call at any time, on one session, too. Calls whose text says "waits" wait for the inference in
+ * progress; all others return at once. A call that waits may not be made from a callback of the same session, where it returns
+ * FLEXCOMP_ERROR_INPUT; no call may be made from a signal handler.
+ *
+ * Handles. A session is a number in the shape of a pointer, and numbers are not used again: a call on a session that is closed or
+ * was never open returns FLEXCOMP_ERROR_CLOSED. A session cannot be used in a forked process.
+ *
+ * Strings are UTF-8 and end with a zero. Those that the library gives live as long as the session.
+ *
+ * Stability. Programs that were compiled with an earlier header go on working with a later library of the same FLEXCOMP_ABI.
+ * Structures begin with their size, so that later versions can append members: set it to sizeof, and all members that you do not
+ * use to zero, as the macros do. New values of enumerations and new functions may come.
+ */
+#ifndef FLEXCOMP_H_
+#define FLEXCOMP_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define FLEXCOMP_API __attribute__((visibility("default")))
+#else
+#define FLEXCOMP_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FLEXCOMP_ABI 1
+#define FLEXCOMP_VERSION "0.1.0"
+
+/* ---------------------------------------------------------------------------------------------------------------- status */
+
+typedef int32_t flexcomp_status;
+enum {
+  FLEXCOMP_OK = 0,
+  FLEXCOMP_CANCELLED = 1,           /* flexcomp_cancel was called, or a callback asked for the end */
+  FLEXCOMP_ERROR_INPUT = 2,         /* an argument is wrong: NULL, an unknown index or flag, a wrong size, type or shape */
+  FLEXCOMP_ERROR_ARTIFACT = 3,      /* the library or its weights are missing, damaged, or of another network */
+  FLEXCOMP_ERROR_BUDGET = 4,        /* the budget is too small, or the system has no memory for it */
+  FLEXCOMP_ERROR_TARGET = 5,        /* this processor lacks features that the library was compiled for */
+  FLEXCOMP_ERROR_STORAGE = 6,       /* weights could not be read, or were changed */
+  FLEXCOMP_ERROR_EXECUTION = 7,     /* a kernel, or the system, failed */
+  FLEXCOMP_ERROR_OUT_OF_MEMORY = 8, /* the process has no memory besides the budget */
+  FLEXCOMP_ERROR_UNSUPPORTED = 9,   /* the library was built by a version of flexcomp that this one does not run, or this
+                                       version does not have what is asked for */
+  FLEXCOMP_ERROR_CLOSED = 10        /* the session is closed, or was never open */
+};
+
+/* Why the last call of this thread that did not return FLEXCOMP_OK failed: one line, at most 1,023 bytes. Valid until the thread
+ * makes another call; never NULL. Empty: no call of the thread has failed. */
+FLEXCOMP_API const char *flexcomp_message(void);
+
+/* "CANCELLED" for FLEXCOMP_CANCELLED, and so on; "UNKNOWN" for numbers that no status has. */
+FLEXCOMP_API const char *flexcomp_status_name(flexcomp_status status);
+
+/* FLEXCOMP_VERSION and FLEXCOMP_ABI of the library, which may be later than the header that a program was compiled with. */
+FLEXCOMP_API const char *flexcomp_version(void);
+FLEXCOMP_API int32_t flexcomp_abi(void);
+
+/* --------------------------------------------------------------------------------------------------------------- opening */
+
+typedef struct flexcomp_session flexcomp_session;
+
+/* Budgets in bytes, and three that are named. */
+#define FLEXCOMP_BUDGET_DEFAULT ((uint64_t)0)    /* the one that the build found to be nearly as fast as any */
+#define FLEXCOMP_BUDGET_SMALLEST ((uint64_t)1)   /* the smallest of the library */
+#define FLEXCOMP_BUDGET_ALL UINT64_MAX           /* everything stays in memory */
+
+/* Flags of flexcomp_options, which may be added. */
+enum {
+  FLEXCOMP_VERIFY = 1,          /* check every byte of the weights at opening, and again with every read */
+  FLEXCOMP_PAGE_CACHE = 2,      /* read through the page cache of the system; else past it, where the file system can */
+  FLEXCOMP_NO_AFFINITY = 4,     /* leave threads to the system, also where cores differ */
+  FLEXCOMP_NO_WORK_STEALING = 8 /* threads that wait for weights do not help to load them */
+};
+
+typedef struct flexcomp_options {
+  size_t size;             /* sizeof(flexcomp_options) */
+  const char *weights;     /* the weights file; NULL: the library's path, with ".weights" instead of ".so" */
+  uint64_t budget;         /* bytes, or a FLEXCOMP_BUDGET_…; the largest plan within it is used */
+  uint32_t flags;          /* FLEXCOMP_VERIFY … */
+  int32_t threads;         /* that compute; 0: as many as the library was built for, within the cores for them */
+  const char *compute_cpus; /* cores for them, such as "4-7"; NULL: the big ones where cores differ, else any */
+  const char *loader_cpus; /* cores for the thread that loads weights; NULL: a little one where cores differ, else any */
+  double read_bandwidth;   /* imitates storage of so many bytes per second; 0: no limit */
+} flexcomp_options;
+
+#define FLEXCOMP_OPTIONS_INIT {sizeof(flexcomp_options), NULL, FLEXCOMP_BUDGET_DEFAULT, 0, 0, NULL, NULL, 0}
+
+/* Opens the compiled network in the shared library `library`, a path that ends in ".so". `options` may be NULL: the defaults. The
+ * code of a library stays in the process after the session is closed. Sets `*session` to NULL when it fails. */
+FLEXCOMP_API flexcomp_status flexcomp_open(const char *library, const flexcomp_options *options, flexcomp_session **session);
+
+/* Gives everything of the session back: memory, threads, files. Waits; cancel before if you do not want to. NULL is nothing to
+ * close, and FLEXCOMP_OK. */
+FLEXCOMP_API flexcomp_status flexcomp_close(flexcomp_session *session);
+
+/* --------------------------------------------------------------------------------------------------- inputs, outputs, states */
+
+typedef int32_t flexcomp_dtype;
+enum {
+  FLEXCOMP_ANY = 0, /* in a flexcomp_tensor: not stated */
+  FLEXCOMP_FLOAT32 = 1,
+  FLEXCOMP_FLOAT16 = 2,
+  FLEXCOMP_BFLOAT16 = 3,
+  FLEXCOMP_FLOAT64 = 4,
+  FLEXCOMP_BOOL = 5, /* a byte, 0 or 1 */
+  FLEXCOMP_INT8 = 6,
+  FLEXCOMP_UINT8 = 7,
+  FLEXCOMP_INT16 = 8,
+  FLEXCOMP_UINT16 = 9,
+  FLEXCOMP_INT32 = 10,
+  FLEXCOMP_UINT32 = 11,
+  FLEXCOMP_INT64 = 12,
+  FLEXCOMP_UINT64 = 13
+};
+
+/* Kinds of tensors that a network has. A state is an input that the network gives itself: it stays in the session from one
+ * inference to the next, and is none of the inputs. */
+typedef int32_t flexcomp_kind;
+enum { FLEXCOMP_INPUT = 0, FLEXCOMP_OUTPUT = 1, FLEXCOMP_STATE = 2 };
+
+typedef struct flexcomp_tensor_info {
+  size_t size;          /* sizeof(flexcomp_tensor_info); set it before the call */
+  const char *name;
+  const int64_t *shape; /* `rank` extents; -1 is reserved for those that differ from inference to inference */
+  int32_t rank;
+  flexcomp_dtype dtype;
+  uint64_t nbytes;
+} flexcomp_tensor_info;
+
+/* Libraries may hold several shapes of one network, which have numbers from 0 on; until now all hold one. */
+FLEXCOMP_API flexcomp_status flexcomp_shape_count(flexcomp_session *session, uint32_t *count);
+
+/* The number of tensors of a kind; a description of one of them, in a shape; the index of the one with that name. */
+FLEXCOMP_API flexcomp_status flexcomp_tensor_count(flexcomp_session *session, flexcomp_kind kind, uint32_t *count);
+FLEXCOMP_API flexcomp_status flexcomp_describe_tensor(flexcomp_session *session, flexcomp_kind kind, uint32_t index, uint32_t shape,
+                                                      flexcomp_tensor_info *info);
+FLEXCOMP_API flexcomp_status flexcomp_find_tensor(flexcomp_session *session, flexcomp_kind kind, const char *name, uint32_t *index);
+
+/* --------------------------------------------------------------------------------------------------------------- running */
+
+/* Memory of the caller: elements in C order, at any address. */
+typedef struct flexcomp_tensor {
+  size_t size;          /* sizeof(flexcomp_tensor), the same in all elements of an array */
+  void *data;
+  uint64_t nbytes;      /* exactly those of the network's tensor */
+  const int64_t *shape; /* NULL: not stated; else it must be that of the network's tensor */
+  int32_t rank;         /* of `shape` */
+  flexcomp_dtype dtype; /* FLEXCOMP_ANY: not stated; else it must be that of the network's tensor */
+} flexcomp_tensor;
+
+#define FLEXCOMP_TENSOR(data, nbytes) {sizeof(flexcomp_tensor), (data), (nbytes), NULL, 0, FLEXCOMP_ANY}
+
+/* One inference. Waits. All inputs are copied from the caller's memory at the beginning, and the outputs to the caller's memory at
+ * the end, in the order of their indices. Fewer outputs than the network has, or outputs with NULL as `data`, are not copied. After
+ * any failure the outputs hold anything, the states are as before, and the next inference works. */
+FLEXCOMP_API flexcomp_status flexcomp_run(flexcomp_session *session, const flexcomp_tensor *inputs, uint32_t input_count,
+                                          const flexcomp_tensor *outputs, uint32_t output_count);
+
+/* Sees all inputs or all outputs, which lie in the session's own memory during the call. FLEXCOMP_OK: go on; anything else: that
+ * is the status of the inference. It must return: no exception and no longjmp may leave it. */
+typedef flexcomp_status (*flexcomp_callback)(void *context, const flexcomp_tensor *tensors, uint32_t count);
+
+/* One inference without copies, all within the budget: `fill` writes the inputs before it, `drain` reads the outputs after it. Waits.
+ * Either may be NULL. `fill` may be called several times: the inference begins anew when the budget shrinks. When `drain` is
+ * called, the states have moved on, whatever it returns. */
+FLEXCOMP_API flexcomp_status flexcomp_run_in_place(flexcomp_session *session, flexcomp_callback fill, flexcomp_callback drain,
+                                                   void *context);
+
+/* Loads the weights that stay in memory between inferences, which the first inference does otherwise. Waits. */
+FLEXCOMP_API flexcomp_status flexcomp_warm(flexcomp_session *session);
+
+/* --------------------------------------------------------------------------------------------------------------- budgets */
+
+typedef struct flexcomp_budget_info {
+  size_t size;        /* sizeof(flexcomp_budget_info); set it before the call */
+  uint64_t budget;    /* bytes: the smallest budget for this plan */
+  uint64_t arena;     /* bytes of memory that weights, activations, scratch, inputs, outputs and states take */
+  uint64_t working;   /* those of the arena that inferences work in; the rest stays between inferences */
+  uint64_t pinned;    /* bytes of weights that stay in memory between inferences */
+  uint64_t streamed;  /* bytes of weights that every inference reads */
+  double predicted_s; /* of an inference, on the machine that the plan was made for */
+} flexcomp_budget_info;
+
+/* The number of plans for a shape; a description of one of them: their budgets ascend. */
+FLEXCOMP_API flexcomp_status flexcomp_budget_count(flexcomp_session *session, uint32_t shape, uint32_t *count);
+FLEXCOMP_API flexcomp_status flexcomp_describe_budget(flexcomp_session *session, uint32_t shape, uint32_t index,
+                                                      flexcomp_budget_info *info);
+
+/* Uses the largest plan within `budget`: bytes, or a FLEXCOMP_BUDGET_…. A smaller one ends the inference in progress after the running
+ * kernel, and begins it anew: the memory is given back when this returns. A larger one is used from the next inference on. */
+FLEXCOMP_API flexcomp_status flexcomp_set_budget(flexcomp_session *session, uint64_t budget);
+
+/* The index of the plan in use. */
+FLEXCOMP_API flexcomp_status flexcomp_current_budget(flexcomp_session *session, uint32_t *index);
+
+/* ---------------------------------------------------------------------------------------------------------------- states */
+
+/* Copies a state for the next inference to or from the caller's memory; clears all states to zeros, as in a session that was opened
+ * just now. All wait. */
+FLEXCOMP_API flexcomp_status flexcomp_get_state(flexcomp_session *session, uint32_t index, const flexcomp_tensor *tensor);
+FLEXCOMP_API flexcomp_status flexcomp_set_state(flexcomp_session *session, uint32_t index, const flexcomp_tensor *tensor);
+FLEXCOMP_API flexcomp_status flexcomp_reset_states(flexcomp_session *session);
+
+/* ------------------------------------------------------------------------------------------------------------ statistics */
+
+typedef struct flexcomp_stats {
+  size_t size;               /* sizeof(flexcomp_stats); set it before the call */
+  uint64_t runs;             /* inferences that succeeded since the session was opened */
+  uint64_t restarts;         /* inferences begun anew since then, because the budget shrank */
+  uint64_t total_bytes_read; /* since then, with those of inferences that did not succeed */
+  uint64_t resident;         /* bytes of the arena that are in memory now */
+  int32_t threads;           /* that compute */
+  int32_t direct;            /* 1: reads bypass the page cache */
+  /* of the last inference that succeeded */
+  uint64_t bytes_read;
+  uint64_t reads;
+  double latency_s; /* with the copies of flexcomp_run, without the callbacks of flexcomp_run_in_place */
+  double stall_s;   /* of it, in which kernels waited for weights */
+} flexcomp_stats;
+
+FLEXCOMP_API flexcomp_status flexcomp_get_stats(flexcomp_session *session, flexcomp_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FLEXCOMP_H_ */

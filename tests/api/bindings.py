@@ -1,0 +1,139 @@
+"""flexcomp.h through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
+
+import numpy as np
+import tvm_ffi  # noqa: F401 - its library comes first
+
+from flexcomp import runtime_ext
+
+OK, CANCELLED, INPUT, ARTIFACT, BUDGET, TARGET, STORAGE, EXECUTION, OUT_OF_MEMORY, UNSUPPORTED, CLOSED = range(11)
+DEFAULT, SMALLEST, ALL = 0, 1, 2**64 - 1  # budgets
+INPUTS, OUTPUTS, STATES = range(3)
+FLOAT32, INT64 = 1, 12
+VERIFY, PAGE_CACHE, NO_AFFINITY, NO_WORK_STEALING = 1, 2, 4, 8
+
+
+class Sized(ctypes.Structure):
+    """A structure that begins with its size."""
+
+    def __init__(self, **members):
+        super().__init__(size=members.pop("size", ctypes.sizeof(self)), **members)
+
+
+class Options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("weights", c_char_p), ("budget", c_uint64), ("flags", c_uint32), ("threads", c_int32),
+        ("compute_cpus", c_char_p), ("loader_cpus", c_char_p), ("read_bandwidth", c_double),
+    ]  # fmt: skip
+
+
+class TensorInfo(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("name", c_char_p), ("shape", POINTER(c_int64)), ("rank", c_int32), ("dtype", c_int32),
+        ("nbytes", c_uint64),
+    ]  # fmt: skip
+
+
+class Tensor(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("data", c_void_p), ("nbytes", c_uint64), ("shape", POINTER(c_int64)), ("rank", c_int32),
+        ("dtype", c_int32),
+    ]  # fmt: skip
+
+
+class BudgetInfo(Sized):
+    _fields_ = [
+        ("size", c_size_t), *((name, c_uint64) for name in ("budget", "arena", "working", "pinned", "streamed")),
+        ("predicted_s", c_double),
+    ]  # fmt: skip
+
+
+class Stats(Sized):
+    _fields_ = [
+        ("size", c_size_t), *((name, c_uint64) for name in ("runs", "restarts", "total_bytes_read", "resident")),
+        ("threads", c_int32), ("direct", c_int32), ("bytes_read", c_uint64), ("reads", c_uint64),
+        ("latency_s", c_double), ("stall_s", c_double),
+    ]  # fmt: skip
+
+
+Callback = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(Tensor), c_uint32)
+_SESSION = c_void_p
+_PARAMETERS = {
+    "open": (c_char_p, POINTER(Options), POINTER(_SESSION)),
+    "close": (_SESSION,),
+    "shape_count": (_SESSION, POINTER(c_uint32)),
+    "tensor_count": (_SESSION, c_int32, POINTER(c_uint32)),
+    "describe_tensor": (_SESSION, c_int32, c_uint32, c_uint32, POINTER(TensorInfo)),
+    "find_tensor": (_SESSION, c_int32, c_char_p, POINTER(c_uint32)),
+    "run": (_SESSION, POINTER(Tensor), c_uint32, POINTER(Tensor), c_uint32),
+    "run_in_place": (_SESSION, Callback, Callback, c_void_p),
+    "warm": (_SESSION,),
+    "budget_count": (_SESSION, c_uint32, POINTER(c_uint32)),
+    "describe_budget": (_SESSION, c_uint32, c_uint32, POINTER(BudgetInfo)),
+    "set_budget": (_SESSION, c_uint64),
+    "current_budget": (_SESSION, POINTER(c_uint32)),
+    "get_state": (_SESSION, c_uint32, POINTER(Tensor)),
+    "set_state": (_SESSION, c_uint32, POINTER(Tensor)),
+    "reset_states": (_SESSION,),
+    "get_stats": (_SESSION, POINTER(Stats)),
+}
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(runtime_ext.runtime_library()))
+    for name, parameters in _PARAMETERS.items():
+        getattr(library, f"flexcomp_{name}").argtypes = parameters
+    for name in ("message", "version", "status_name"):
+        getattr(library, f"flexcomp_{name}").restype = c_char_p
+    return library
+
+
+def call(name: str, *arguments) -> int:
+    """The status of `flexcomp_NAME`."""
+    return getattr(_library(), f"flexcomp_{name}")(*arguments)
+
+
+def message() -> str:
+    return _library().flexcomp_message().decode()
+
+
+def done(name: str, *arguments) -> None:
+    """Call `flexcomp_NAME`, which must not fail."""
+    status = call(name, *arguments)
+    assert status == OK, (name, status, message())
+
+
+def given(name: str, kind: type, *arguments):
+    """The last argument of `flexcomp_NAME`, which gives a number or a structure."""
+    result = kind()
+    done(name, *arguments, byref(result))
+    return result if isinstance(result, ctypes.Structure) else result.value
+
+
+def tensor(array: np.ndarray, **members) -> Tensor:
+    return Tensor(**{"data": array.ctypes.data, "nbytes": array.nbytes, **members})
+
+
+def tensors(*arrays: np.ndarray | Tensor) -> ctypes.Array:
+    return (Tensor * len(arrays))(*(one if isinstance(one, Tensor) else tensor(one) for one in arrays))
+
+
+def shape(*extents: int) -> ctypes.Array:
+    return (c_int64 * len(extents))(*extents)
+
+
+def opened(library, **options) -> c_void_p:
+    """A session."""
+    session = c_void_p()
+    done("open", str(library).encode(), byref(Options(**options)), byref(session))
+    return session
+
+
+def run(session, inputs, outputs) -> int:
+    return call("run", session, tensors(*inputs), len(inputs), tensors(*outputs), len(outputs))

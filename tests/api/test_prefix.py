@@ -1,0 +1,76 @@
+"""Programs in C against an installed prefix: by pkg-config and by CMake, without Python at run time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+import flexcomp
+from tests.api.prefix import environment, install
+from tests.cli.conftest import tiny_network
+from tests.conftest import ROOT
+
+EXAMPLE = ROOT / "examples" / "c" / "classify.c"
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    return install(tmp_path_factory.mktemp("prefix"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A folder with a network, a picture, and the class that Python finds."""
+    folder = tmp_path_factory.mktemp("pictures")
+    flexcomp.build(tiny_network(), threads=1).export_library(folder / "tiny.so")
+    picture = np.random.default_rng(2).standard_normal((1, 3, 32, 32)).astype("f4")
+    picture.tofile(folder / "picture")
+    with flexcomp.load(folder / "tiny.so", budget="min") as session:
+        return folder, int(np.argmax(session(picture)))
+
+
+def test_a_prefix_has_what_programs_need_and_no_more(prefix):
+    files = {str(path.relative_to(prefix)) for path in prefix.rglob("*") if not path.is_dir()}
+    cmake = {f"lib/cmake/flexcomp/flexcompConfig{end}.cmake" for end in ("", "-release", "Version")}
+    libraries = {"lib/libflexcomp.so", "lib/libflexcomp.so.1", "lib/libtvm_ffi.so"}
+    assert files == {"include/flexcomp.h", "lib/pkgconfig/flexcomp.pc", "bin/flexcomp-run", *libraries, *cmake}
+
+
+def test_the_example_by_pkg_config(prefix, pictures, tmp_path):
+    folder, best = pictures
+    program, env = tmp_path / "classify", environment(prefix)
+    strict = "-std=c11 -Wall -Wextra -pedantic -Werror"
+    line = f"cc {strict} {EXAMPLE} $(pkg-config --cflags --libs flexcomp) -o {program}"
+    subprocess.run(line, shell=True, check=True, env=env)
+
+    def run(*files):
+        return subprocess.run([program, *files], env=env, capture_output=True, text=True, check=False)
+
+    done = run(folder / "tiny.so", folder / "picture")
+    assert (done.returncode, done.stderr) == (0, "") and re.match(rf"class {best}, score", done.stdout)
+    done = run(folder / "missing.so", folder / "picture")
+    assert done.returncode == 1 and re.fullmatch(r"error: cannot open .*missing.so: No such file or directory\n", done.stderr)
+    (tmp_path / "short").write_bytes(b"1234")
+    assert run(folder / "tiny.so", tmp_path / "short").stderr == "error: a callback ended the inference\n"
+
+
+def test_the_example_by_cmake(prefix, pictures, tmp_path):
+    """Without LD_LIBRARY_PATH: CMake notes where the library lies."""
+    folder, best = pictures
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.20)\nproject(example LANGUAGES C)\nfind_package(flexcomp 0.1 REQUIRED)\n"
+        f"add_executable(classify {EXAMPLE})\ntarget_link_libraries(classify PRIVATE flexcomp::flexcomp)\n"
+    )
+    for command in (["cmake", "-S", tmp_path, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}"], ["cmake", "--build", tmp_path]):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    program = [tmp_path / "classify", folder / "tiny.so", folder / "picture"]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"class {best}, score")
+
+
+def test_the_runner_of_a_prefix_finds_its_library(prefix, pictures):
+    folder, _ = pictures
+    subprocess.run([prefix / "bin" / "flexcomp-run", folder / "tiny.so"], check=True, capture_output=True, env={})
