@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flexcomp.program import PAGE, Array, Layer, Program, RowsArg
+from flexcomp.program import PAGE, Array, Layer, Operation, Program, Read, RowsArg
 
 Entry = tuple[str, Array, int]  # name, array, offset in the data section
 
@@ -40,8 +40,12 @@ def drop_unused(program: Program, weights: Iterable[Entry]) -> tuple[Program, tu
         return replace(layer, args=tuple(args), weights=weights)
 
     layers = tuple(map(changed, program.layers))
+
+    def of_file(one: Operation) -> Operation:
+        return replace(one, source=moved(one.source)) if isinstance(one, Read) else one
+
     rungs = tuple(
-        replace(rung, loads=tuple(replace(load, source=moved(load.source)) for load in rung.loads))
+        replace(rung, tapes=replace(rung.tapes, operations=tuple(map(of_file, rung.tapes.operations))))
         for rung in program.rungs
     )
     nbytes = int(np.count_nonzero(used)) * PAGE

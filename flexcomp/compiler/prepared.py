@@ -20,6 +20,7 @@ from flexcomp.program import (
     LayerTime,
     Port,
     Prediction,
+    Prepare,
     Program,
     Rung,
     Value,
@@ -101,7 +102,7 @@ class Prepared:
             program.metadata.update(record)
             program.metadata[MINIMUM] = minimum
             program.metadata[DEFAULT] = str(default)
-            prepares = any(load.prepared for rung in program.rungs for load in rung.loads)
+            prepares = any(isinstance(one, Prepare) for rung in program.rungs for one in rung.tapes.operations)
             program.metadata.update(to_metadata(Prediction(times, storage, costs.prepare_s if prepares else 0.0)))
             program, weights = drop_unused(program, network.weights)
             artifacts.append(Artifact(program, objects, weights, self.target))

@@ -10,7 +10,7 @@ from flexcomp import plan
 from flexcomp.errors import BudgetError
 from flexcomp.network import FitToBudget, Form, Planning, form_of
 from flexcomp.network.preparing import PIECES, pieces, source
-from flexcomp.program import Load, Prepared, Rung, Step
+from flexcomp.program import Load, Prepared, Rung, Step, tapes_of
 from flexcomp.runtime import Budget, note_minimum, resolve, too_small
 
 from .first_inference import cold_steps
@@ -140,13 +140,12 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
         loads += some
         complete.append(len(loads))
     steps = tuple(
-        Step(form.layers[step.layer], step.first, step.count, complete[need], weights, scratch)
-        for step, need, weights, scratch in zip(
-            planned.steps, planned.need, weights_at, planned.scratch_at, strict=True
-        )
+        Step(form.layers[step.layer], step.first, step.count, weights, scratch)
+        for step, weights, scratch in zip(planned.steps, weights_at, planned.scratch_at, strict=True)
     )
-    cold = cold_steps(planning, form, planned)
-    return Rung(planned.budget, planned.arena, planned.working, tuple(value_at), steps, tuple(loads), choice.latency, cold)
+    need = [complete[segments] for segments in planned.need]
+    tapes = tapes_of(planning.network.layers, steps, loads, need, cold_steps(planning, form, planned))
+    return Rung(planned.budget, planned.arena, planned.working, tuple(value_at), steps, tapes, choice.latency)
 
 
 def _loads(

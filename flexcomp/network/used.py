@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flexcomp.program import Layer, Port, Rung, State, Value, ValueArg
+from flexcomp.program import Layer, Port, Prepare, Rung, State, Step, Tapes, Value, ValueArg
 
 from .variants import Network
 
@@ -17,7 +17,7 @@ def used(
 
     Every alternative and every band stands after its layer.
     """
-    computed = {one.layer for rung in rungs for one in (*rung.steps, *rung.cold)}
+    computed = {one.layer for rung in rungs for one in (*rung.steps, *(step for _, step in rung.tapes.first_steps))}
     layers = sorted(computed, key=lambda i: (network.base_of(i), i))
     layer_at = {layer: i for i, layer in enumerate(layers)}
     ports = (*network.base.inputs, *network.base.outputs)
@@ -31,6 +31,16 @@ def used(
         )
         return replace(layer, args=tuple(args))
 
+    def numbered(step: Step) -> Step:
+        return replace(step, layer=layer_at[step.layer])
+
+    def tapes(of: Tapes) -> Tapes:
+        operations = (
+            replace(one, layer=layer_at[one.layer]) if isinstance(one, Prepare) else one for one in of.operations
+        )
+        first_steps = ((number, numbered(step)) for number, step in of.first_steps)
+        return replace(of, operations=tuple(operations), first_steps=tuple(first_steps))
+
     return (
         tuple(moved(network.layers[i]) for i in layers),
         tuple(network.values[i] for i in values),
@@ -40,12 +50,8 @@ def used(
             replace(
                 rung,
                 value_at=tuple(rung.value_at[i] for i in values),
-                steps=tuple(replace(step, layer=layer_at[step.layer]) for step in rung.steps),
-                loads=tuple(
-                    replace(load, prepared=replace(load.prepared, layer=layer_at[load.prepared.layer])) if load.prepared else load
-                    for load in rung.loads
-                ),
-                cold=tuple(replace(one, layer=layer_at[one.layer]) for one in rung.cold),
+                steps=tuple(map(numbered, rung.steps)),
+                tapes=tapes(rung.tapes),
             )
             for rung in rungs
         ),

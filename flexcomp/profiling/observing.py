@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -163,9 +164,10 @@ def spread(rungs: Sequence[Rung]) -> list[Rung]:
 def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trace]) -> None:
     """Add observations of one plan's inferences."""
     seen.plans += 1
-    streamed = [index for index, load in enumerate(rung.loads) if not load.pinned and not load.kept]
-    places = [(rung.loads[index].target, rung.loads[index].nbytes) for index in streamed]
-    distances = dict(zip(streamed, reuse_distances(places).tolist(), strict=True))
+    repeated = rung.tapes.repeated
+    streamed = [one for one in repeated if one.read]
+    ways = reuse_distances([one.brought for one in streamed]).tolist()
+    distances = {one.load: distance for one, distance in zip(streamed, ways, strict=True)}
     loaded, waited = _bytes_between(rung, traces), _waiting_between(traces)
     gone = _bytes_between(rung, traces, distances)
     for index, step in enumerate(rung.steps):
@@ -178,21 +180,18 @@ def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trac
         distance = statistics.fmean(gone(*trace.steps[index]) for trace in traces) / nbytes if nbytes else 0.0
         seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes, seen.plans, distance))
     # The loader prepares before it takes note of reads that have ended meanwhile. The first is read ahead after the last.
-    repeated = [index for index, load in enumerate(rung.loads) if not load.pinned]
-    preparing = [rung.loads[index].prepared is not None for index in repeated]
-    prolonged = {index for index, busy in zip(repeated, [*preparing[-1:], *preparing[:-1]], strict=True) if busy}
-    for index, load in enumerate(rung.loads):
-        spans = [t.loaded(index) for t in traces if t.loads[index][1]]
-        if index in distances and spans and not load.prepared and index not in prolonged:
+    for before, one in zip((*repeated[-1:], *repeated), repeated, strict=False):
+        spans = [t.loaded(one.load) for t in traces if t.loads[one.load][1]]
+        if one.read and spans and not one.prepare and not before.prepare:
             # All of them: a load that ends late makes the next one seem short.
             seconds = statistics.fmean((end - begin) * 1e-9 for begin, end in spans)
             waits = statistics.fmean(waited(*span) * 1e-9 for span in spans)
-            tensors = _tensors(program, load.source, load.nbytes)
-            seen.loads.append(LoadTime(load.nbytes, tensors, seconds, waits / seconds if seconds else 0.0, distances[index]))
-    for index in repeated:
-        spans = [trace.prepares[index] for trace in traces if trace.prepares and trace.prepares[index][1]]
-        if spans:
-            seen.prepared_nbytes += program.brought(rung.loads[index])[1]
+            tensors, distance = _tensors(program, one.read.source, one.read.nbytes), distances[one.load]
+            seen.loads.append(LoadTime(one.read.nbytes, tensors, seconds, waits / seconds if seconds else 0.0, distance))
+    for one in repeated:
+        spans = [trace.prepares[one.load] for trace in traces if trace.prepares and trace.prepares[one.load][1]]
+        if spans and one.prepare:
+            seen.prepared_nbytes += program.prepared_nbytes(one.prepare)
             seen.preparing_s += mean((end - begin) * 1e-9 for begin, end in spans)
     _note_waking(seen, rung, traces)
 
@@ -204,29 +203,27 @@ def mean(values: Iterable[float]) -> float:
 
 
 def _note_waking(seen: Observations, rung: Rung, traces: Sequence[Trace]) -> None:
-    for index, step in enumerate(rung.steps):
-        for trace in traces if step.need and index else ():
-            loaded, begin = trace.loaded(step.need - 1)[1], trace.steps[index][0]
+    first = rung.tapes.first
+    for index, need in enumerate(first.need):
+        for trace in traces if need and index else ():
+            load = rung.tapes.operations[first.turns[need - 1][0]].load
+            loaded, begin = trace.loaded(load)[1], trace.steps[index][0]
             if loaded > trace.steps[index - 1][1]:  # the step had to wait
                 seen.arrivals.append((begin - loaded) * 1e-9)
-    before = None  # the load that the loader did last
-    for index, load in enumerate(rung.loads):
-        if load.pinned:
-            continue
-        if not load.kept and not load.ahead and load.after and before is not None:
-            for trace in traces:
-                freed, begin = trace.steps[load.after - 1][1], trace.loads[index][0]
-                if trace.loaded(before)[1] < freed:  # the loader had nothing else to do
-                    seen.releases.append((begin - freed) * 1e-9)
-        before = index
+    for before, one in pairwise(rung.tapes.repeated):  # what the loader did last, and does now
+        for trace in traces if one.read and one.after > 0 else ():
+            freed, begin = trace.steps[one.after - 1][1], trace.loads[one.load][0]
+            if trace.loaded(before.load)[1] < freed:  # the loader had nothing else to do
+                seen.releases.append((begin - freed) * 1e-9)
 
 
 def _bytes_between(
     rung: Rung, traces: Sequence[Trace], factors: Mapping[int, float] | None = None
 ) -> Callable[[int, int], float]:
     """Bytes that were loaded from one nanosecond to another, those of each load times its factor."""
-    nbytes = [load.nbytes * (factors.get(index, 0) if factors else 1) for index, load in enumerate(rung.loads)]
-    spans = [(*trace.loaded(index), each) for trace in traces for index, each in enumerate(nbytes) if trace.loads[index][1]]
+    deliveries = (*rung.tapes.filled, *rung.tapes.repeated)
+    nbytes = {one.load: one.read.nbytes * (factors.get(one.load, 0) if factors else 1) for one in deliveries if one.read}
+    spans = [(*trace.loaded(load), each) for trace in traces for load, each in nbytes.items() if trace.loads[load][1]]
     return _between(sorted(spans))
 
 

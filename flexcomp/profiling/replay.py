@@ -1,7 +1,7 @@
 """Carries out a plan step by step in this process, with a clock around every kernel.
 
-Addresses, loads and kernel calls are those of the runtime, so caches are as warm or cold as they are there. Loads are
-copies made between the steps, outside of the timed parts.
+Addresses, operations and kernel calls are those of the runtime, so caches are as warm or cold as they are there. Weights are
+copied and prepared between the steps, outside of the timed parts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +21,10 @@ from flexcomp.program import (
     CountArg,
     FirstArg,
     Layer,
-    Load,
     Port,
+    Prepare,
     Program,
+    Read,
     RowsArg,
     Rung,
     Step,
@@ -51,7 +52,6 @@ class Replay:
         self._arena = aligned(self.rung.arena)
         self._kernels = module.imports[0]
         self._calls = [self._call(self._kernels, step) for step in self.rung.steps]
-        self._loaded_before = False
         rng = np.random.default_rng(0)
         self._inputs = [
             (self._view(self.rung.value_at[p.value], p.type), _example(p, rng)) for p in self.program.inputs
@@ -59,6 +59,7 @@ class Replay:
 
         for state in self.program.states:
             self._view(self.rung.value_at[state.value] + state.offset, state.type)[...] = 0
+        self._carry_out(self.rung.tapes.fill.turns)
 
     def run(self) -> dict[int, float]:
         """One inference, from a state that stays clear but for rows written in place.
@@ -68,32 +69,30 @@ class Replay:
         for place, value in self._inputs:
             place[...] = value
         seconds: dict[int, float] = {}
-        loads, loaded = self.rung.loads, 0
+        steady, done = self.rung.tapes.steady, 0
         with _no_garbage_collection():
-            for step, (function, args) in zip(self.rung.steps, self._calls, strict=True):
-                while loaded < step.need:
-                    self._load(loads[loaded])
-                    loaded += 1
+            for step, (function, args), need in zip(self.rung.steps, self._calls, steady.need, strict=True):
+                self._carry_out(steady.turns[done:need])
+                done = max(done, need)
                 self._fetch(step)
                 start = time.perf_counter_ns()
                 function(*args)
                 taken = time.perf_counter_ns() - start
                 seconds[step.layer] = seconds.get(step.layer, 0.0) + taken * 1e-9
-        self._loaded_before = True
         return seconds
 
     def outputs(self) -> dict[str, np.ndarray]:
         """Copies of the last inference's outputs."""
         return {p.name: self._view(self.rung.value_at[p.value], p.type).copy() for p in self.program.outputs}
 
-    def _load(self, load: Load) -> None:
-        if load.pinned and self._loaded_before:
-            return
-        if not (load.kept and self._loaded_before):
-            data = self._weights[load.source : load.source + load.nbytes]
-            self._arena[load.target : load.target + len(data)] = data
-        if load.prepared:
-            self._prepare(load)
+    def _carry_out(self, turns: Iterable[tuple[int, int]]) -> None:
+        for index, _ in turns:
+            match self.rung.tapes.operations[index]:
+                case Prepare() as one:
+                    self._prepare(one)
+                case one:
+                    data = (self._weights if isinstance(one, Read) else self._arena)[one.source : one.source + one.nbytes]
+                    self._arena[one.to : one.to + len(data)] = data
 
     def _fetch(self, step: Step) -> None:
         layer = self.program.layers[step.layer]
@@ -104,14 +103,13 @@ class Replay:
         found = np.ascontiguousarray(_rows(self._weights[rows.table : rows.table + rows.table_nbytes], rows, ids)).reshape(-1)
         self._arena[step.scratch_at + rows.offset :][: found.size] = found
 
-    def _prepare(self, load: Load) -> None:
-        made, layer = load.prepared, self.program.layers[load.prepared.layer]
+    def _prepare(self, made: Prepare) -> None:
+        layer = self.program.layers[made.layer]
         weights, panel = layer.weights, layer.panel.type
-        low, some = weights.preparation.range_of(panel, made.first, made.count)
-        inside = weights.offset + low * weights.preparation.block_nbytes - load.source
+        _, some = weights.preparation.range_of(panel, made.first, made.count)
         stored, prepared = (
             self._view(at, replace(type_, shape=(blocks, *type_.shape[1:])))
-            for at, type_, blocks in ((load.target + inside, weights.preparation.stored, some), (made.at, panel, made.count))
+            for at, type_, blocks in ((made.source, weights.preparation.stored, some), (made.to, panel, made.count))
         )
         function = self._kernels.get_function(signature.symbol(weights.preparation.kernel, signature.of_preparation(layer)))
         function(tvm_ffi.from_dlpack(stored), made.first, made.count, tvm_ffi.from_dlpack(prepared))

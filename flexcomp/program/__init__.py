@@ -7,8 +7,10 @@ from flexcomp.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
-    program="ALIGN Arg Cold CUDA CountArg DEFAULT FirstArg HOST Interleaved Layer Load PAGE Port Preparation Prepared Program "
-        "RowsArg Rung ScratchArg State Step Strided TensorType Value ValueArg WeightArg Weights",
+    program="ALIGN Arg CUDA CountArg DEFAULT FirstArg HOST Interleaved Layer PAGE Port Preparation Program "
+        "RowsArg Rung ScratchArg State Strided TensorType Value ValueArg WeightArg Weights",
+    tapes="Delivery Operation Prepare Read Step Tapes",
+    tape_writer="Cold Load Prepared tapes_of",
     program_bytes="PROGRAM_KIND decode_program encode_program",
     device_kernel="CODE_NBYTES COPIED_NBYTES DeviceKernel Extent Image Kind Launch MEMORY_UNIT PINNED_NBYTES",
     deferred="Array Deferred identity pieces",

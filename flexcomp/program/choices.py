@@ -108,7 +108,7 @@ def _reason(program: Program, choices: Choices, index: int, needs: Mapping[int, 
     if fixed:
         return f"no plan with {family}"
     other = program.layers[first].weights
-    if any(not (load.pinned or load.kept) for load in rung.loads):
+    if program.streamed_nbytes(rung):
         if other.stored_nbytes > layer.weights.stored_nbytes:
             return f"fewer bytes to load than {family}"
         if other.preparation and other.nbytes > layer.weights.nbytes:

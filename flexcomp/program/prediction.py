@@ -42,9 +42,9 @@ class Prediction:
             layers.append(plan.Layer(layer.name, layer.scratch_nbytes, packed, time.seconds, time.slice_s))
         return tuple(layers)
 
-    def timeline(self, program: Program, rung: Rung, *, cold: bool = False) -> plan.Timeline:
-        """The simulated timeline of the plan `rung`."""
-        return plan.simulate(*_as_plan(self, program, rung), cold=cold)
+    def timeline(self, program: Program, rung: Rung) -> plan.Timeline:
+        """The simulated timeline of an inference with the plan `rung`; loads are its repeated deliveries."""
+        return plan.simulate(*_as_plan(self, program, rung))
 
 
 def to_metadata(prediction: Prediction) -> dict[str, str]:
@@ -82,15 +82,14 @@ def _as_plan(prediction: Prediction, program: Program, rung: Rung) -> tuple[plan
     plain = next((number for number, step in enumerate(steps) if not _prepares(program, step.layer)), 0)
     segments = tuple(
         plan.Segment(
-            first[load.prepared.layer] if load.prepared else plain,
-            load.source, *reversed(program.brought(load)), load.after, load.pinned, ahead=load.ahead,
-            kept_at=load.target if load.kept else -1,
+            first[one.prepare.layer] if one.prepare else plain,
+            0, *reversed(program.place_of(one)), one.after % (len(steps) + 1), False, ahead=one.after < 0,
+            kept_at=-1 if one.read else one.brought[0],
         )
-        for load in rung.loads
+        for one in rung.tapes.repeated
     )  # fmt: skip
-    need = tuple(step.need for step in rung.steps)
     scratch_at = tuple(step.scratch_at for step in rung.steps)
-    planned = plan.Plan("", rung.budget, rung.arena, rung.working, steps, (), scratch_at, segments, need)
+    planned = plan.Plan("", rung.budget, rung.arena, rung.working, steps, (), scratch_at, segments, rung.tapes.awaited)
     return plan.Problem(prediction.planned_layers(program), (), prediction.storage), planned
 
 

@@ -15,6 +15,8 @@ from flexcomp import deprecated
 from flexcomp.deprecated import OldAttribute
 from flexcomp.plan import stored_blocks
 
+from .tapes import Delivery, Prepare, Read, Step, Tapes
+
 PAGE = 4096  # bytes; unit of O_DIRECT reads: file ranges and arena targets of loads are multiples of this
 ALIGN = 64  # bytes; every tensor, weight and scratch address handed to a kernel is a multiple of this
 DEFAULT = "default"  # metadata of a program: the budget of sessions that ask for none, in bytes
@@ -276,74 +278,18 @@ class State:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One kernel call of a rung."""
-
-    layer: int
-    first: int
-    count: int
-    need: int  # the step starts when this many loads of the rung are complete
-    weights_at: int  # arena address of byte `first * block_nbytes` of the weights; -1 without weights
-    scratch_at: int  # arena address of the scratch; -1 without scratch
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The prepared weights of a load: blocks [first, first + count) of a layer."""
-
-    layer: int
-    first: int
-    count: int
-    at: int  # arena address of block `first`; multiple of ALIGN
-
-
-@dataclass(frozen=True)
-class Load:
-    """One read from the weights file into the arena. Loads run in order.
-
-    Where weights are prepared, the stored bytes are not needed after the load, unless kept. Such loads may share a place for
-    stored bytes: none begins to read before earlier loads with bytes in its place are complete.
-    """
-
-    source: int  # bytes from the start of the data section; multiple of PAGE
-    nbytes: int  # multiple of PAGE; the last page of the file may be cut short
-    target: int  # arena address; multiple of PAGE
-    after: int  # starts when this many steps of the inference are computed
-    pinned: bool  # stays in the arena: read in the first inference of the rung only
-    ahead: bool = False  # `after` counts the steps of the previous inference; the first inference reads at its start
-    prepared: Prepared | None = None
-    # The stored bytes are read in the first inference, stay, and are prepared in every inference when `after` and `ahead` say.
-    kept: bool = False
-
-
-@dataclass(frozen=True)
-class Cold:
-    """A step that the first inference of a rung computes by a layer that takes the stored weights.
-
-    Its loads, whose prepared weights stay, are one read then, to `at`, inside the place of the prepared weights. The loads are
-    prepared from these bytes after the step, for the second inference, in order: a load's result may overwrite its own stored
-    bytes and those of earlier loads, but not those of later ones.
-    """
-
-    step: int  # computes a whole layer
-    layer: int  # the same by another kernel; the weights of the step's layer are prepared from its weights
-    at: int  # arena address; multiple of PAGE
-
-
-@dataclass(frozen=True)
 class Rung:
-    """Addresses, loads and steps for one budget."""
+    """Addresses, steps and tapes for one budget."""
 
     budget: int  # bytes asked for
     arena: int  # bytes used, ≤ budget; multiple of PAGE
-    # Of these, the first ones, which hold only loads ahead between two inferences; after them lie states and the weights of
-    # pinned and kept loads. Nothing lies across the border. Multiple of PAGE.
+    # Of these, the first ones, which hold only what is loaded ahead between two inferences; after them lie states and weights
+    # that stay. Nothing lies across the border. Multiple of PAGE.
     working: int
     value_at: tuple[int, ...]  # arena address of each value; -1 for values that no step of the rung uses
     steps: tuple[Step, ...]
-    loads: tuple[Load, ...]
+    tapes: Tapes
     seconds: float  # predicted for one inference in the steady state
-    cold: tuple[Cold, ...] = ()  # differences of the first inference; steps ascend
 
     predicted_s = OldAttribute("predicted_ms", deprecated.seconds)
 
@@ -399,23 +345,21 @@ class Program:
         exchanged = [arg.value for layer in self.layers if layer.exchanges for arg in layer.args]
         return tuple(dict.fromkeys([*(port.value for port in self.outputs), *states, *exchanged]))
 
-    def stays_nbytes(self, load: Load) -> int:
-        """Bytes that a load leaves in the arena for the next inference."""
-        return load.nbytes if load.kept else self.brought(load)[1] if load.pinned else 0
-
     def pinned_nbytes(self, rung: Rung) -> int:
         """Bytes of weights that stay in the arena between inferences."""
-        kept = {(load.target, load.source): load for load in rung.loads if load.kept}  # once, for any number of preparations
-        return sum(map(self.stays_nbytes, (*kept.values(), *(load for load in rung.loads if not load.kept))))
+        return sum(self.place_of(one)[1] for one in rung.tapes.filled)
 
     def streamed_nbytes(self, rung: Rung) -> int:
         """Bytes of weights that every inference reads."""
-        return sum(load.nbytes for load in rung.loads if not (load.pinned or load.kept))
+        operations = (rung.tapes.operations[index] for index, _ in rung.tapes.steady.turns)
+        return sum(one.nbytes for one in operations if isinstance(one, Read))
 
-    def brought(self, load: Load) -> tuple[int, int]:
-        """(address, bytes) of a load's weights in the arena, once complete."""
-        if load.prepared is None:
-            return load.target, load.nbytes
-        weights = self.layers[load.prepared.layer].weights
+    def place_of(self, one: Delivery) -> tuple[int, int]:
+        """(address, bytes) of weights in the arena, once they are delivered: prepared ones, if they are prepared."""
+        return (one.prepare.to, self.prepared_nbytes(one.prepare)) if one.prepare else one.brought
+
+    def prepared_nbytes(self, made: Prepare) -> int:
+        """Bytes of prepared weights."""
+        weights = self.layers[made.layer].weights
         assert weights is not None
-        return load.prepared.at, load.prepared.count * weights.block_nbytes
+        return made.count * weights.block_nbytes

@@ -114,7 +114,6 @@ from .program import (
     Rung,
     ScratchArg,
     State,
-    Step,
     Strided,
     TensorType,
     Value,
@@ -122,7 +121,7 @@ from .program import (
     WeightArg,
     Weights,
 )
-from .tapes import Copy, Operation, Prepare, Read, Tape, Tapes, loads_of, tapes_of
+from .tapes import Copy, Operation, Prepare, Read, Step, Tape, Tapes
 
 PROGRAM_VERSION = 10
 PROGRAM_KIND = "flexcomp.program.10"  # kind of the module in the library: the version is part of it
@@ -162,9 +161,8 @@ def encode_program(program: Program, weights: WeightsDigest) -> bytes:
         out.items(ports, lambda p: (out.text(p.name), out.put("I", p.value), out.type(p.type)))
     out.items(program.states, out.state)
     out.items(program.layers, out.layer)
-    tapes = [tapes_of(rung, program.layers) for rung in program.rungs]
-    plans = [_encode_plan(rung, of) for rung, of in zip(program.rungs, tapes, strict=True)]
-    out.items([*zip(program.rungs, tapes, plans, strict=True)], lambda of: out.rung(program, *of))
+    plans = [_encode_plan(rung) for rung in program.rungs]
+    out.items([*zip(program.rungs, plans, strict=True)], lambda of: out.rung(program, *of))
     plans_at = _PREFIX.size + _SIZES.size + len(out.data)
     head = _SIZES.pack(plans_at + sum(map(len, plans)), plans_at) + out.data
     return b"".join((_PREFIX.pack(_MAGIC, PROGRAM_VERSION, zlib.crc32(head)), head, *plans))
@@ -207,10 +205,10 @@ def _stored(layers: Sequence[Layer]) -> list[tuple[int, int]]:
     return [(layer.weights.offset, layer.weights.stored_nbytes) for layer in layers if layer.weights]
 
 
-def _encode_plan(rung: Rung, tapes: Tapes) -> bytes:
+def _encode_plan(rung: Rung) -> bytes:
     out = _Writer()
     try:
-        out.plan(rung, tapes)
+        out.plan(rung)
     except struct.error as error:
         raise ValueError(f"the plan for {rung.budget} bytes cannot be written: {error}") from None
     return bytes(out.data)
@@ -219,6 +217,19 @@ def _encode_plan(rung: Rung, tapes: Tapes) -> bytes:
 def _counts(steps: Sequence[Step], tapes: Tapes) -> tuple[int, ...]:
     """As a rung says them of its plan."""
     return len(steps), len(tapes.operations), sum(len(tape.runs) for tape in tapes.all), len(tapes.first_steps)
+
+
+def _complete(tapes: Tapes, steps: int, layers: int) -> bool:
+    """Whether operations, steps and layers exist that tapes name."""
+    made = [one.layer for one in tapes.operations if isinstance(one, Prepare)]
+    turns = [index for tape in tapes.all for index, _ in tape.turns]
+    return (
+        max(made + [step.layer for _, step in tapes.first_steps], default=-1) < layers
+        and max((number for number, _ in tapes.first_steps), default=-1) < steps
+        and max(turns, default=-1) < len(tapes.operations)
+        and all(max(tape.need, default=0) <= len(tape.turns) for tape in tapes.all)
+        and all(len(tape.need) == steps for tape in (tapes.first, tapes.steady, tapes.second) if tape)
+    )
 
 
 def _weights_nbytes(program: Program, rung: Rung) -> tuple[int, int]:
@@ -323,11 +334,12 @@ class _Writer:
             case _:
                 raise TypeError(f"unknown kernel argument {arg!r}")
 
-    def rung(self, program: Program, rung: Rung, tapes: Tapes, plan: bytes) -> None:
+    def rung(self, program: Program, rung: Rung, plan: bytes) -> None:
         self.put("QQQdQQ", rung.budget, rung.arena, rung.working, rung.seconds, *_weights_nbytes(program, rung))
-        self.put("IIIIQI", *_counts(rung.steps, tapes), len(plan), zlib.crc32(plan))
+        self.put("IIIIQI", *_counts(rung.steps, rung.tapes), len(plan), zlib.crc32(plan))
 
-    def plan(self, rung: Rung, tapes: Tapes) -> None:
+    def plan(self, rung: Rung) -> None:
+        tapes = rung.tapes
         self.put(f"{len(rung.value_at)}q", *rung.value_at)
         self.items(rung.steps, self.step)
         self.items(tapes.first_steps, lambda one: (self.put("I", one[0]), self.step(one[1])))
@@ -397,7 +409,7 @@ class _Reader:
         layers = self.items(self.layer)
         of_plans = _Reader(plans, 0)
         said: list[tuple[int, int]] = []  # of each rung's weights
-        rungs = self.items(lambda: self.rung(len(values), layers, of_plans, said))
+        rungs = self.items(lambda: self.rung(len(values), len(layers), of_plans, said))
         if left := self.left + of_plans.left:
             raise ArtifactError(f"the program is malformed: {left} bytes too many")
         program = Program(
@@ -450,7 +462,7 @@ class _Reader:
             raise ArtifactError("the program is malformed: there are no rows to fetch")
         return Interleaved(lanes, block_nbytes, tuple(self.items(lambda: Strided(*self.get("QIQ")))))
 
-    def rung(self, values: int, layers: Sequence[Layer], plans: _Reader, said: list[tuple[int, int]]) -> Rung:
+    def rung(self, values: int, layers: int, plans: _Reader, said: list[tuple[int, int]]) -> Rung:
         budget, arena, working, seconds, pinned, streamed, *counts, nbytes, crc = self.get("QQQdQQIIIIQI")
         said.append((pinned, streamed))
         if not 0 <= seconds < math.inf:
@@ -463,11 +475,9 @@ class _Reader:
         value_at, steps, tapes = plan.plan(values)
         if _counts(steps, tapes) != tuple(counts) or plan.left:
             raise ArtifactError(f"the program is malformed: the plan for {budget} bytes holds something else than it is said to")
-        try:
-            steps, loads, cold = loads_of(tapes, steps, layers)
-        except (IndexError, StopIteration, ValueError, ZeroDivisionError):
-            raise ArtifactError(f"the program is malformed: the plan for {budget} bytes has tapes that are of no use") from None
-        return Rung(budget, arena, working, value_at, steps, loads, seconds, cold)
+        if not _complete(tapes, len(steps), layers):
+            raise ArtifactError(f"the program is malformed: the plan for {budget} bytes has tapes that are of no use")
+        return Rung(budget, arena, working, value_at, steps, tapes, seconds)
 
     def plan(self, values: int) -> tuple[tuple[int, ...], tuple[Step, ...], Tapes]:
         value_at, steps = self.get(f"{values}q"), self.items(self.step)
@@ -480,7 +490,7 @@ class _Reader:
 
     def step(self) -> Step:
         layer, first, count, weights_at, scratch_at = self.get("IIIqq")
-        return Step(layer, first, count, 0, weights_at, scratch_at)
+        return Step(layer, first, count, weights_at, scratch_at)
 
     def operation(self) -> Operation:
         kind, load, *numbers = self.get("BIIII")

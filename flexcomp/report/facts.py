@@ -133,7 +133,7 @@ def _layers(
             "why": why[index],  # one reason per rung; null where another kernel is used, or there was no choice
             "slices": [counts[index] for counts in slices],  # one number per rung; 0 where another kernel is used
             # Whether the first inference computes it instead of another, by rung: from weights as they are stored.
-            "first": [any(cold.layer == index for cold in rung.cold) for rung in program.rungs],
+            "first": [any(step.layer == index for _, step in rung.tapes.first_steps) for rung in program.rungs],
         }
         for index, layer in enumerate(program.layers)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flexcomp.program import Program, Rung, ValueArg
+from flexcomp.program import Prepare, Program, Rung, ValueArg
 
 KINDS = ("activation", "state", "weights", "pinned weights", "preload", "scratch")
 
@@ -52,48 +52,44 @@ def _activations(program: Program, rung: Rung) -> list[Box]:
 
 
 def _weights(program: Program, rung: Rung) -> list[Box]:
-    uses: list[list[int]] = [[] for _ in rung.loads]
-    names = ["" for _ in rung.loads]
-    brought = [program.brought(load) for load in rung.loads]
-    for index, step in enumerate(rung.steps):
+    filled, repeated, last = rung.tapes.filled, rung.tapes.repeated, len(rung.steps)
+    deliveries = (*filled, *repeated)
+    uses: list[list[int]] = [[] for _ in deliveries]
+    names = ["" for _ in deliveries]
+    places = [program.place_of(one) for one in deliveries]
+    made = {one.load: program.layers[one.layer].name for one in rung.tapes.operations if isinstance(one, Prepare)}
+    for index, (step, need) in enumerate(zip(rung.steps, rung.tapes.awaited, strict=True)):
         layer = program.layers[step.layer]
         if layer.weights is None:
             continue
         start = step.weights_at
         end = start + step.count * layer.weights.block_nbytes
-        for position in _holders(brought, step.need, start, end):
+        for position in _holders(places, len(filled) + need, start, end):
             uses[position].append(index)
             names[position] = names[position] or layer.name
     result = []
-    for load, place, steps, name in zip(rung.loads, brought, uses, names, strict=True):
-        first, last = (steps[0], steps[-1] + 1) if steps else (load.after, load.after + 1)
-        if load.kept:
-            result.append(Box("pinned weights", name, 0, len(rung.steps), load.target, load.nbytes))
-        elif load.prepared:
-            read = load.target, load.nbytes
-            result.append(Box("preload", name, 0 if load.ahead else load.after, first + 1, *read))
-            if load.ahead and not load.pinned:
-                result.append(Box("preload", name, load.after, len(rung.steps), *read))
-        if load.pinned:
-            result.append(Box("pinned weights", name, 0, len(rung.steps), *place))
+    for position, (one, place, steps, name) in enumerate(zip(deliveries, places, uses, names, strict=True)):
+        begin = max(one.after, 0)
+        first, end = (steps[0], steps[-1] + 1) if steps else (begin, begin + 1)
+        ahead = [(one.after + last + 1, last)] if one.after < 0 else []
+        if one.prepare and one.read:
+            result += [Box("preload", name, *times, *one.brought) for times in [(begin, first + 1), *ahead]]
+        if position < len(filled):
+            result.append(Box("pinned weights", name or made.get(one.load, ""), 0, last, *place))
             continue
-        if load.ahead:
-            result.append(Box("preload", name, load.after, len(rung.steps), *place))
-        begin = 0 if load.ahead else load.after
-        if begin < first:
-            result.append(Box("preload", name, begin, first, *place))
-        result.append(Box("weights", name, first, last, *place))
+        result += [Box("preload", name, *times, *place) for times in [*ahead, (begin, first)] if times[0] < times[1]]
+        result.append(Box("weights", name, first, end, *place))
     return result
 
 
-def _holders(brought: Sequence[tuple[int, int]], need: int, start: int, end: int) -> Iterator[int]:
-    """Positions of the loads whose bytes fill the addresses [start, end) once `need` loads are complete."""
+def _holders(places: Sequence[tuple[int, int]], need: int, start: int, end: int) -> Iterator[int]:
+    """Positions of the places that fill the addresses [start, end), of the first `need`; later ones first."""
     missing = [(start, end)]
     for position in range(need - 1, -1, -1):
         if not missing:
             return
-        low = brought[position][0]
-        high = low + brought[position][1]
+        low = places[position][0]
+        high = low + places[position][1]
         if any(a < high and low < b for a, b in missing):
             yield position
             parts = [part for a, b in missing for part in ((a, min(b, low)), (max(a, high), b))]

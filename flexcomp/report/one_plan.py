@@ -23,10 +23,12 @@ def plan_facts(program: Program, rung: Rung, predicted: Lanes | None) -> dict:
     """
     from flexcomp.report.timeline import load_names
 
+    names = load_names(program, rung)
     kept: Counter[str] = Counter()
     loaded: Counter[str] = Counter()
-    for name, load in zip(load_names(program, rung), rung.loads, strict=True):
-        (kept if load.pinned or load.kept else loaded)[name] += load.nbytes
+    for sums, deliveries in ((kept, rung.tapes.filled), (loaded, rung.tapes.repeated)):
+        for one in deliveries:
+            sums[names[one.load]] += one.brought[1]
     origin = nodes.read(program)
     rows, first, free = [], 0, 0.0
     for index, steps in groupby(rung.steps, key=lambda step: step.layer):

@@ -52,9 +52,10 @@ def _buffers(program: Program, rung: Rung, order: Sequence[int]) -> Iterator[pla
     staying = {state.value for state in program.states}
     for value, (start, end) in merged.items():
         yield plan.Buffer(program.values[value].name, program.values[value].nbytes, start, end, value in staying)
-    read = [load for load in rung.loads if load.prepared and not load.kept]
+    deliveries = (*rung.tapes.filled, *rung.tapes.repeated)
+    read = [at for one in deliveries if one.prepare and one.read for at in (one.brought[0], sum(one.brought))]
     if read:
-        room = max(load.target + load.nbytes for load in read) - min(load.target for load in read)
+        room = max(read) - min(read)
         yield plan.Buffer("weights to be prepared", room + plan.PAGE, 0, len(order))
 
 

@@ -145,7 +145,7 @@ def _choice_rows(table: Table, layers: list[dict], by_name: dict[str, dict]) -> 
 def timeline_table(program: Program, rung: Rung, timelines: Sequence[Lanes]) -> Table:
     """The parts of one inference, one row for each timeline."""
     budget = f"{program.model} in {human_bytes(rung.budget)}"
-    table = new_table(f"{budget}: {len(rung.steps)} steps, {len(rung.loads)} loads")
+    table = new_table(f"{budget}: {len(rung.steps)} steps, {len({one.load for one in rung.tapes.operations})} loads")
     prepares = any(lanes.preparing for lanes in timelines)
     for name in ("", "latency", "computing", "waiting", "loading", *(["preparing"] if prepares else []), "loaded"):
         table.add_column(name, justify="right" if name else "left")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from flexcomp.program import Load, Program, Rung, from_program
+from flexcomp.program import Delivery, Prepare, Program, Read, Rung, from_program
 from flexcomp.runtime import Trace
 
 
@@ -47,7 +47,8 @@ def predicted(program: Program, rung: Rung) -> Lanes | None:
     if assumed is None:
         return None
     timeline = assumed.timeline(program, rung)
-    return _lanes("predicted", program, rung, timeline.steps, timeline.loads, timeline.latency)
+    loads = zip(rung.tapes.repeated, timeline.loads, strict=True)
+    return _lanes("predicted", program, rung, timeline.steps, loads, timeline.latency)
 
 
 def measured(program: Program, trace: Trace) -> Lanes:
@@ -60,16 +61,26 @@ def measured(program: Program, trace: Trace) -> Lanes:
         ]
 
     rung = program.rungs[trace.rung]
-    lanes = _lanes("measured", program, rung, seconds(trace.steps), seconds(trace.loads), trace.latency_s)
-    preparing = []
+    loads, preparing = seconds(trace.loads), []
+    deliveries = {one.load: one for one in (*rung.tapes.repeated, *rung.tapes.filled)}
+    read = ((deliveries[index], loads[index]) for index in sorted(deliveries))
+    lanes = _lanes("measured", program, rung, seconds(trace.steps), read, trace.latency_s)
+    prepares = {one.load: one for one in rung.tapes.operations if isinstance(one, Prepare)}
     for index, (start, end) in enumerate(seconds(trace.prepares)):
-        if end > start and (made := rung.loads[index].prepared):
-            facts = {"load": index, "blocks": f"{made.first} to {made.first + made.count - 1}", "address": made.at}
+        if end > start and (made := prepares.get(index)):
+            facts = {"load": index, "blocks": f"{made.first} to {made.first + made.count - 1}", "address": made.to}
             preparing.append(Bar(program.layers[made.layer].name, start, end, facts))
     return replace(lanes, core_wait_ms=trace.core_wait_ms, preparing=tuple(preparing))
 
 
-def _lanes(label: str, program: Program, rung: Rung, steps: Sequence, loads: Sequence, latency: float) -> Lanes:
+def _lanes(
+    label: str,
+    program: Program,
+    rung: Rung,
+    steps: Sequence[tuple[float, float]],
+    loads: Iterable[tuple[Delivery, tuple[float, float]]],
+    latency: float,
+) -> Lanes:
     computing = []
     for index, (step, (start, end)) in enumerate(zip(rung.steps, steps, strict=True)):
         layer = program.layers[step.layer]
@@ -77,30 +88,29 @@ def _lanes(label: str, program: Program, rung: Rung, steps: Sequence, loads: Seq
         if layer.weights and layer.weights.blocks > step.count:
             facts["blocks"] = f"{step.first} to {step.first + step.count - 1} of {layer.weights.blocks}"
         computing.append(Bar(layer.name, start, end, facts))
-    loading = [
-        Bar(name, start, end, {"load": index, "bytes": load.nbytes, "address": load.target, **_after(load)})
-        for index, (name, load, (start, end)) in enumerate(
-            zip(load_names(program, rung), rung.loads, loads, strict=True)
-        )
-        if end > start
-    ]
+    names = load_names(program, rung)
+    loading = []
+    for one, (start, end) in loads:
+        if end > start:
+            after = {
+                "after step": one.after % (len(rung.steps) + 1),
+                **({"of": "the inference before"} if one.after < 0 else {}),
+            }
+            facts = {"load": one.load, "bytes": one.brought[1], "address": one.brought[0], **after}
+            loading.append(Bar(names[one.load], start, end, facts))
     return Lanes(label, tuple(computing), tuple(loading), latency)
 
 
-def _after(load: Load) -> dict[str, object]:
-    return {"after step": load.after, **({"of": "the inference before"} if load.ahead else {})}
-
-
-def load_names(program: Program, rung: Rung) -> Iterator[str]:
+def load_names(program: Program, rung: Rung) -> dict[int, str]:
     """For each load the layer of the plan with most of its bytes; the first of several with as many."""
     ranges: dict[tuple[int, int], str] = {}
     for step in rung.steps:
         layer = program.layers[step.layer]
         if layer.weights and not layer.weights.preparation:
             ranges.setdefault((layer.weights.offset, layer.weights.offset + layer.weights.nbytes), layer.name)
-    for load in rung.loads:
-        if load.prepared:
-            yield program.layers[load.prepared.layer].name
-            continue
-        start, end = load.source, load.source + load.nbytes
-        yield ranges[max(ranges, key=lambda r: min(end, r[1]) - max(start, r[0]))]
+    names = {one.load: program.layers[one.layer].name for one in rung.tapes.operations if isinstance(one, Prepare)}
+    for one in rung.tapes.operations:
+        if isinstance(one, Read) and one.load not in names:
+            start, end = one.source, one.source + one.nbytes
+            names[one.load] = ranges[max(ranges, key=lambda r: min(end, r[1]) - max(start, r[0]))]
+    return names

@@ -42,6 +42,7 @@ from flexcomp.program import (
     Weights,
     WeightsDigest,
     encode_program,
+    tapes_of,
     write_weights,
 )
 from flexcomp.schedules.recurrent.spec import RecurrentSpec
@@ -146,8 +147,9 @@ def one_layer_program(trial: Trial, candidate: Candidate, features: tuple[str, .
         loads = [Load(0, size, at, 0, True) for at in copies_at]
         end += len(copies_at) * size
     blocks = weights.blocks if weights is not None else 1
-    steps = tuple(Step(0, 0, blocks, len(loads), at, scratch_at if scratch else -1) for at in copies_at)
-    rung = Rung(end, end, working, tuple(value_at), steps, tuple(loads), 1.0)
+    steps = tuple(Step(0, 0, blocks, at, scratch_at if scratch else -1) for at in copies_at)
+    tapes = tapes_of((layer,), steps, loads, [len(loads)] * len(steps))
+    rung = Rung(end, end, working, tuple(value_at), steps, tapes, 1.0)
     data_nbytes = trial.digest.data_nbytes
     return Program("trial", trial.target, features, trial.threads, values, ports, (), (layer,), (rung,), data_nbytes)
 

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 import flexcomp
 from flexcomp.printable import printable
 from flexcomp.program import WeightsDigest
-from flexcomp.program.program_bytes import decode_program, encode_program
+from flexcomp.program.program_bytes import decode_program
+from tests.by_hand import encode_program
 from tests.runtime import tiny
 
 EVIL = "a\x1b]0;title\x07\x9b2J\u202eb"

@@ -46,7 +46,7 @@ def test_every_rung_as_a_trace(program):
         assert lanes.latency == pytest.approx(rung.seconds)
         threads = check_events(json.loads(json.dumps(trace_events(program, rung, [lanes]))), program, rung)
         assert len(threads[1, 1]) == len(rung.steps)
-        assert len(threads.get((1, 2), [])) == sum(not load.pinned for load in rung.loads)
+        assert len(threads.get((1, 2), [])) == len(rung.tapes.repeated)
 
 
 def test_pictures_and_trace_of_a_measured_plan(cli, library, program, tmp_path):
@@ -66,11 +66,11 @@ def test_a_measured_timeline_is_the_inference(library, program):
     trace = runner.median_trace(library, budget="min", repeat=5)
     lanes = timeline.measured(program, trace)
     rung = program.rungs[0]
-    assert len(lanes.computing) == len(rung.steps) and len(lanes.loading) == len(rung.loads)
+    assert len(lanes.computing) == len(rung.steps) and len(lanes.loading) == len(rung.tapes.repeated)
     assert 0 < lanes.busy < lanes.latency and lanes.stalled == pytest.approx(lanes.latency - lanes.busy)
-    for step, bar in zip(rung.steps, lanes.computing, strict=True):
+    for step, need, bar in zip(rung.steps, rung.tapes.awaited, lanes.computing, strict=True):
         assert bar.name == program.layers[step.layer].name
-        for load in lanes.loading[: step.need]:
+        for load in lanes.loading[:need]:
             assert load.end <= bar.start
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import flexcomp
 from flexcomp.compiler.compact import drop_unused
-from flexcomp.program.program import PAGE
+from flexcomp.program import PAGE, Read
 from tests.network.variants import network
 
 
@@ -52,12 +52,13 @@ def test_loads_move_with_the_weights_they_read(artifact):
     program = only(artifact.program, -1)
     small, _ = drop_unused(program, artifact.weights)
     (old,), (new,) = program.rungs, small.rungs
-    sources = {load.source: moved.source for load, moved in zip(old.loads, new.loads, strict=True)}
+    reads = zip(old.tapes.operations, new.tapes.operations, strict=True)
+    sources = {one.source: moved.source for one, moved in reads if isinstance(one, Read)}
     for one, other in zip(program.layers, small.layers, strict=True):
         source = one.weights.offset // PAGE * PAGE if one.weights else None
         if source in sources:
             assert sources[source] == other.weights.offset // PAGE * PAGE
-    assert all(0 <= load.source < small.weights_nbytes for load in new.loads)
+    assert all(0 <= one.source < small.weights_nbytes for one in new.tapes.operations if isinstance(one, Read))
 
 
 def test_the_file_of_an_artifact_holds_nothing_else(artifact):

@@ -36,22 +36,23 @@ def built(**rates):
 
 def test_layers_are_cold_where_a_core_prepares_slower_than_it_computes():
     slow = built().rungs[-1]
-    assert slow.cold
-    assert [one.step for one in slow.cold] == sorted({one.step for one in slow.cold})
+    numbers = [number for number, _ in slow.tapes.first_steps]
+    assert numbers and numbers == sorted(set(numbers))
     for rates in ({"memory_bytes_per_s": 1e15}, {"storage_bytes_per_s": 1e7}):  # the device is what all wait for
-        assert not any(rung.cold for rung in built(**rates).rungs)
+        assert not any(rung.tapes.first_steps for rung in built(**rates).rungs)
 
 
 def test_stored_weights_lie_in_pages_at_the_end_of_what_will_be_prepared():
     program = built()
     rung = program.rungs[-1]
-    assert rung.cold
-    for one in rung.cold:
-        step, own = rung.steps[one.step], program.layers[one.layer].weights
+    assert rung.tapes.first_steps
+    for number, one in rung.tapes.first_steps:
+        step, own = rung.steps[number], program.layers[one.layer].weights
+        at = one.weights_at - own.offset % PAGE
         weights = program.layers[step.layer].weights
         pages = -(-(own.offset % PAGE + own.nbytes) // PAGE) * PAGE
-        assert one.at % PAGE == 0 and step.weights_at <= one.at
-        assert step.weights_at + weights.nbytes - PAGE < one.at + pages <= step.weights_at + weights.nbytes
+        assert at % PAGE == 0 and step.weights_at <= at
+        assert step.weights_at + weights.nbytes - PAGE < at + pages <= step.weights_at + weights.nbytes
 
 
 def test_what_is_chosen_is_the_least_of_what_was_tried(monkeypatch):
@@ -63,9 +64,9 @@ def test_what_is_chosen_is_the_least_of_what_was_tried(monkeypatch):
         return {0: 1.0, 1: 0.5}.get(len(chosen), 0.6)
 
     monkeypatch.setattr(first_inference, "_latency", latency)
-    assert len(built.__wrapped__().rungs[-1].cold) == 1 and max(seen) > 1
+    assert len(built.__wrapped__().rungs[-1].tapes.first_steps) == 1 and max(seen) > 1
     monkeypatch.setattr(first_inference, "_latency", lambda planning, form, planned, chosen: 1.0 - 0.004 * bool(chosen))
-    assert not built.__wrapped__().rungs[-1].cold
+    assert not built.__wrapped__().rungs[-1].tapes.first_steps
 
 
 def test_memory_that_does_not_exist_yet_makes_first_inferences_longer():

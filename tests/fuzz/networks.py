@@ -18,7 +18,7 @@ import flexcomp
 from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from benchmarks.networks.graph import Graph
 from flexcomp.program.program import Program
-from flexcomp.program.program_bytes import encode_program
+from tests.by_hand import encode_program
 
 
 def residual() -> onnx.ModelProto:

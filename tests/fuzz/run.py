@@ -90,7 +90,8 @@ def _write_networks() -> None:
     """The networks and, for the fuzzer, smaller programs, unless they were made by these sources."""
     from flexcomp import runtime_ext
     from flexcomp.program.digest import Checksum, WeightsDigest
-    from flexcomp.program.program_bytes import decode_program, decode_weights_digest, encode_program
+    from flexcomp.program.program_bytes import decode_program, decode_weights_digest
+    from tests.by_hand import encode_program
     from tests.fuzz import networks
     from tests.runtime import tiny
 

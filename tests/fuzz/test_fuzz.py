@@ -9,7 +9,8 @@ import tvm_ffi
 
 from flexcomp import runtime_ext
 from flexcomp.program.digest import WeightsDigest
-from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
+from flexcomp.program.program_bytes import PROGRAM_KIND
+from tests.by_hand import encode_program
 from tests.fuzz.grammar import Term, as_cpp, rules
 from tests.runtime import tiny
 

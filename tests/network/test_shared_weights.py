@@ -12,8 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.device import guessed_profile, resolve_target
-from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
+from flexcomp.program.program_bytes import PROGRAM_KIND
 from flexcomp.program.weights_file import write_weights
+from tests.by_hand import as_loads, encode_program, loads_of
 
 READERS, WIDTH = 5, 128
 RNG = np.random.default_rng(0)
@@ -184,10 +185,11 @@ def test_stored_weights_are_kept_once_though_they_are_prepared_for_every_reader(
     program = network[1].program
     several = False
     for rung in program.rungs:
-        kept = [load for load in rung.loads if load.kept]
+        kept = [load for load in loads_of(program, rung) if load.kept]
         once = {(load.target, load.source): load.nbytes for load in kept}
         several |= len(once) < len(kept)
-        others = sum(program.stays_nbytes(load) for load in rung.loads if not load.kept)
+        places = [(load.target, load.nbytes) for load in kept]
+        others = sum(program.place_of(one)[1] for one in rung.tapes.filled if one.brought not in places)
         assert program.pinned_nbytes(rung) == sum(once.values()) + others
     assert several
 
@@ -201,7 +203,7 @@ def test_it_is_kept_once(network):
         if step.weights_at >= 0:
             places.setdefault(program.layers[step.layer].weights, set()).add(step.weights_at)
     assert all(len(at) == 1 for at in places.values())
-    assert len(rungs[-1].loads) < len(rungs[-1].steps)
+    assert len(rungs[-1].tapes.filled) < len(rungs[-1].steps)
     if not any(weights.preparation for weights in places):  # in one form
         most = 1.05 * distinct_nbytes(made) + 4 * 4096
         assert program.pinned_nbytes(rungs[-1]) <= most
@@ -210,7 +212,7 @@ def test_it_is_kept_once(network):
 
 def test_the_runtime_refuses_what_other_layers_do_not_have(network, tmp_path):
     """A step may use what a load brought for another layer only if the weights are the same: same bytes, prepared alike."""
-    program = network[1].program
+    program = as_loads(network[1].program)
     digest = write_weights(tmp_path / "n.weights", network[1].weights, data_nbytes=program.weights_nbytes)
     runtime_ext.register()
     create = tvm_ffi.get_global_func(PROGRAM_KIND + ".create")

@@ -73,7 +73,8 @@ def test_every_budget_gives_the_same_outputs(built):
             session.set_budget(rungs[index].budget)
             outputs = session.run(built.inputs[0])
             assert compare.relative_error(outputs, built.expected[0]) <= compare.TOLERANCE
-            others = {cold.step: cold.layer for cold in rungs[index].cold}  # every inference here is a first one
+            # Every inference here is a first one.
+            others = {number: step.layer for number, step in rungs[index].tapes.first_steps}
             kernels = frozenset(others.get(number, step.layer) for number, step in enumerate(rungs[index].steps))
             for name, value in first.setdefault(kernels, outputs).items():
                 np.testing.assert_array_equal(outputs[name], value)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from flexcomp.program.program import Layer, Load, Program, Rung, Step, Weights
+from flexcomp.program import Layer, Load, Program, Weights
 from flexcomp.runtime.trace import Trace, Traces
+from tests.by_hand import Plan, Step
 
 PAGE = 4096
 
@@ -15,7 +16,7 @@ def program_of(rungs: int, pinned: tuple[bool, ...] = (False, False)) -> Program
     )
     loads = tuple(Load(at * PAGE, PAGE, at * PAGE, at, keep) for at, keep in enumerate(pinned))
     steps = tuple(Step(at, 0, 1, at + 1, 0, -1) for at in range(2))
-    ladder = tuple(Rung((2 + one) * PAGE, 2 * PAGE, 0, (), steps, loads, 1e-3) for one in range(rungs))
+    ladder = tuple(Plan((2 + one) * PAGE, 2 * PAGE, 0, (), steps, loads, 1e-3).rung(layers) for one in range(rungs))
     return Program("net", "llvm", (), 1, (), (), (), layers, ladder, 2 * PAGE)
 
 

@@ -45,7 +45,10 @@ def traced(program, truth, index, number=0):
         return tuple((nanosecond(start), nanosecond(end)) if end > start else (0, 0) for start, end in spans)
 
     whole = nanosecond(0), nanosecond(timeline.latency)
-    return Trace(index, *whole, nanoseconds(timeline.steps), nanoseconds(timeline.loads))
+    tapes = program.rungs[index].tapes
+    spans = {one.load: span for one, span in zip(tapes.repeated, nanoseconds(timeline.loads), strict=True)}
+    loads = tuple(spans.get(load, (0, 0)) for load in range(tapes.operations[-1].load + 1))
+    return Trace(index, *whole, nanoseconds(timeline.steps), loads)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import pytest
 
 from flexcomp.errors import ArtifactError
 from flexcomp.profiling.observing import RUNGS, Observations, Runs, note, observe
-from flexcomp.program.program import Preparation, Prepared, TensorType, Weights
+from flexcomp.program import CountArg, FirstArg, Layer, Preparation, Prepared, Program, TensorType, WeightArg, Weights
 from flexcomp.runtime.trace import Trace
+from tests.by_hand import by_hand
 
 from .networks import PAGE, Network, program_of
 
@@ -62,29 +63,38 @@ def test_pinned_loads_are_nobody_s_predecessor():
     assert len(seen.loads) == 1
 
 
+def preparing(program: Program) -> list[Layer]:
+    """Its layers, with weights that can be prepared from as many stored bytes."""
+    panel = WeightArg(0, TensorType((1, 1, PAGE // 4)))
+    made = Preparation("prepare", TensorType((1, 1, PAGE // 4)), PAGE // 4)
+    args = (panel, FirstArg(), CountArg())
+    return [replace(one, args=args, weights=replace(one.weights, preparation=made)) for one in program.layers]
+
+
 def test_loads_behind_one_that_is_prepared_are_not_counted():
     """Their spans contain what the loader did meanwhile: those of b, c behind it, and a, which is read ahead behind d."""
     program = program_of(1)
-    rung = program.rungs[0]
-    (a, b), made = rung.loads, Prepared(0, 0, 1, 0)
+    plan = by_hand(program, program.rungs[0])
+    (a, b), made = plan.loads, Prepared(0, 0, 1, 0)
     spans = ((0, 50), (60, 90), (110, 150), (160, 200))
     for prepared, counted in ((), {0, 1, 2, 3}), ((1,), {0, 3}), ((3,), {1, 2}), ((1, 2), {0}):
         loads = [replace(load, nbytes=(at + 1) * PAGE) for at, load in enumerate((replace(a, ahead=True), b, b, b))]
         loads = tuple(replace(load, prepared=made if at in prepared else None) for at, load in enumerate(loads))
         seen = Observations()
-        note(seen, program, replace(rung, loads=loads), [Trace(0, 0, 400, ((210, 220), (250, 350)), spans)])
+        rung = replace(plan, loads=loads).rung(preparing(program))
+        note(seen, program, rung, [Trace(0, 0, 400, ((210, 220), (250, 350)), spans)])
         assert {load.nbytes // PAGE - 1 for load in seen.loads} == counted
 
 
 def test_what_preparing_takes():
     """Of loads that prepare in every inference; a pinned one's happened once, and says nothing of the rest."""
     program = program_of(1)
-    rung, made = program.rungs[0], Prepared(1, 0, 1, 0)
+    plan, made = by_hand(program, program.rungs[0]), Prepared(1, 0, 1, 0)
     trace = Trace(0, 0, 400, ((100, 200), (250, 350)), ((0, 90), (60, 90)), prepares=((0, 0), (90, 130)))
     for pinned, seconds in ((False, 40e-9), (True, 0.0)):
         seen = Observations()
-        loads = rung.loads[0], replace(rung.loads[1], prepared=made, pinned=pinned)
-        note(seen, program, replace(rung, loads=loads), [trace])
+        loads = plan.loads[0], replace(plan.loads[1], prepared=made, pinned=pinned)
+        note(seen, program, replace(plan, loads=loads).rung(preparing(program)), [trace])
         assert seen.preparing_s == pytest.approx(seconds)
         assert seen.prepared_nbytes == (0 if pinned else PAGE)
 

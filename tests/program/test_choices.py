@@ -10,10 +10,11 @@ import pytest
 from flexcomp.errors import ArtifactError
 from flexcomp.program.choices import KEY, Candidate, read, reasons, record, second_forms_nbytes
 from flexcomp.program.program import Preparation
-from flexcomp.program.program_bytes import decode_program, encode_program
+from flexcomp.program.program_bytes import decode_program
 from flexcomp.program.weights_file import write_weights
 from flexcomp.report.facts import describe
 from flexcomp.report.tables import as_text, choice_table
+from tests.by_hand import encode_program
 from tests.network.variants import network
 from tests.uncompiled import planned
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from flexcomp.program import Load
 from flexcomp.program.program import (
     PAGE,
     Layer,
-    Load,
     Port,
     Program,
-    Rung,
     ScratchArg,
-    Step,
     TensorType,
     Value,
     ValueArg,
     WeightArg,
     Weights,
 )
+from tests.by_hand import Plan, Step
 
 ROW = TensorType((1024,))
 
@@ -37,7 +36,7 @@ def two_layers() -> Program:
         )
         for i, name in enumerate(("first", "second"))
     )
-    rung = Rung(
+    rung = Plan(
         budget=6 * PAGE,
         arena=5 * PAGE,
         working=5 * PAGE,
@@ -48,4 +47,4 @@ def two_layers() -> Program:
     )
     values = tuple(Value(name, PAGE) for name in ("x", "middle", "y"))
     ports = (Port("x", 0, ROW),), (Port("y", 2, ROW),)
-    return Program("two", "llvm", (), 1, values, *ports, layers, (rung,), 2 * PAGE)
+    return Program("two", "llvm", (), 1, values, *ports, layers, (rung.rung(layers),), 2 * PAGE)

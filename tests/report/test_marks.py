@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flexcomp.program import PAGE, Rung, Step, nodes
+from flexcomp.program import PAGE, nodes
 from flexcomp.report.marks import Stretch, neediest, stretches
 from flexcomp.report.memory_map import boxes
 from flexcomp.report.picture import draw_plan
 from flexcomp.report.smallest import smallest_facts
 from flexcomp.report.timeline import Bar, Lanes
 from flexcomp.report.timeline_axes import busy_shares
+from tests.by_hand import Plan, Step, loads_of
 
 from .programs import two_layers
 
@@ -24,7 +25,8 @@ def plan_of(*names: str):
     distinct = list(dict.fromkeys(names))
     layers = tuple(replace(program.layers[0], name=name) for name in distinct)
     steps = tuple(Step(distinct.index(name), 0, 1, 1, 2 * PAGE, 4 * PAGE) for name in names)
-    rung = Rung(6 * PAGE, 5 * PAGE, 5 * PAGE, (0, PAGE, 0), steps, program.rungs[0].loads, 0.001)
+    loads = loads_of(program, program.rungs[0])
+    rung = Plan(6 * PAGE, 5 * PAGE, 5 * PAGE, (0, PAGE, 0), steps, loads, 0.001).rung(layers)
     return replace(program, layers=layers, rungs=(rung,)), rung
 
 

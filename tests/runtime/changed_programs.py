@@ -9,9 +9,10 @@ import numpy as np
 import tvm_ffi
 
 from flexcomp import runtime_ext
-from flexcomp.program import Program, encode_program
+from flexcomp.program import Program
 from flexcomp.program.digest import WeightsDigest
 from flexcomp.program.program_bytes import PROGRAM_KIND
+from tests.by_hand import encode_program
 
 
 def close(got, expected: np.ndarray) -> bool:

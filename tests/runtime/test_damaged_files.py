@@ -125,7 +125,8 @@ def test_a_library_of_another_format_is_named(tmp_path, tiny):
 def test_missing_cpu_features_are_named(tiny, tmp_path):
     import dataclasses
 
-    from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
+    from flexcomp.program.program_bytes import PROGRAM_KIND
+    from tests.by_hand import encode_program
 
     program = dataclasses.replace(tiny.program, features=("imaginary", "fantastic"))
     module = tvm_ffi.get_global_func(PROGRAM_KIND + ".create")(encode_program(program, tiny.digest))

@@ -15,8 +15,9 @@ import tvm_ffi
 import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError
-from flexcomp.program.program_bytes import PROGRAM_KIND, decode_program, encode_program
+from flexcomp.program.program_bytes import PROGRAM_KIND, decode_program
 from flexcomp.runtime import runner
+from tests.by_hand import encode_program
 from tests.runtime import native
 from tests.runtime.tiny import close_to
 

@@ -10,17 +10,15 @@ import tvm_ffi
 
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError
-from flexcomp.program import program_bytes
+from flexcomp.program import Load, program_bytes
 from flexcomp.program.program import (
     PAGE,
     Interleaved,
     Layer,
-    Load,
     Port,
     RowsArg,
     ScratchArg,
     State,
-    Step,
     Strided,
     TensorType,
     Value,
@@ -28,7 +26,8 @@ from flexcomp.program.program import (
     WeightArg,
     Weights,
 )
-from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
+from flexcomp.program.program_bytes import PROGRAM_KIND
+from tests.by_hand import Step, encode_program
 from tests.runtime import tiny as builder
 
 PLACE = builder.SLICE_NBYTES

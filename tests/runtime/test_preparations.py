@@ -14,12 +14,13 @@ import tvm_ffi
 
 import flexcomp
 from benchmarks.networks.graph import Graph
-from flexcomp.program import Program, encode_program
+from flexcomp.program import Program
 from flexcomp.program.program import ALIGN, PAGE, stored_blocks
 from flexcomp.program.program_bytes import PROGRAM_KIND
 from flexcomp.report.chrome_trace import trace_events
 from flexcomp.report.facts import describe
 from flexcomp.report.timeline import measured
+from tests.by_hand import as_loads, by_hand, encode_program, loads_of
 from tests.runtime import hooks
 from tests.runtime.changed_programs import close, is_refused, opener
 
@@ -60,7 +61,7 @@ def once(tmp_path_factory):
 
 
 def loads(program: Program):
-    return [load for rung in program.rungs for load in rung.loads if load.prepared]
+    return [load for rung in program.rungs for load in loads_of(program, rung) if load.prepared]
 
 
 def run(session, inputs) -> np.ndarray:
@@ -94,7 +95,7 @@ def test_bytes_that_stay_are_those_that_are_prepared(once):
     with flexcomp.load(path) as session:
         assert [tuple(rung[key] for key in asked) for rung in session.info["ladder"]] == reported
     # Bytes that are read make another number of the largest rung, where all stays.
-    assert reported[-1][1] != sum(load.nbytes for load in artifact.program.rungs[-1].loads)
+    assert reported[-1][1] != sum(one.brought[1] for one in artifact.program.rungs[-1].tapes.filled)
 
 
 def test_budgets_may_change_at_any_time(once, inputs, expected):
@@ -128,11 +129,11 @@ def test_prepared_from_narrow_weights(weights, inputs, tmp_path):
 
 def test_reads_that_fail_leave_the_next_inference_right(once, inputs, expected):
     path, artifact, _ = once
-    rung = next(rung for rung in artifact.program.rungs if any(load.prepared and not load.pinned for load in rung.loads))
+    rung = next(rung for rung in artifact.program.rungs if any(one.prepare for one in rung.tapes.repeated))
     with flexcomp.load(path, budget=rung.budget) as session:
         run(session, inputs)
         reads = session.stats()["reads"]
-    assert reads >= len(rung.loads)
+    assert reads >= len(loads_of(artifact.program, rung))
     for nth in range(1, reads + 1, 3):
         with hooks.load(path, budget=rung.budget, fail_read_at=nth) as session:
             failed = 0
@@ -157,7 +158,7 @@ def test_stored_blocks():
 def opened(once):
     """A program, what its weights are, and a way to open it when it was changed."""
     path, artifact, digest = once
-    return artifact.program, opener(path, digest)
+    return as_loads(artifact.program), opener(path, digest)
 
 
 def mutated(program: Program, rng: random.Random) -> Program:
@@ -253,14 +254,14 @@ def test_traces_show_preparations_apart_from_reads(once, inputs):
     index, rung = next(
         (index, rung)
         for index, rung in enumerate(artifact.program.rungs)
-        if any(load.prepared and not load.pinned for load in rung.loads)
+        if any(one.prepare for one in rung.tapes.repeated)
     )
     with flexcomp.load(path, budget=rung.budget, trace=True) as session:
         for resident in (False, True):
             run(session, inputs)
             trace, stats = session.trace(), session.stats()
             made = 0
-            for at, load in enumerate(rung.loads):
+            for at, load in enumerate(loads_of(artifact.program, rung)):
                 (_, read), (begin, end) = trace.loads[at], trace.prepares[at]
                 if not load.prepared or (load.pinned and resident):
                     assert (begin, end) == (0, 0)
@@ -281,7 +282,7 @@ def test_plans_are_checked_before_they_are_used(once, opened, inputs, expected):
     """Of a library not all when it is opened: but none is executed that was not looked at."""
     path, artifact, digest = once
     _, open_session = opened
-    smallest, largest = artifact.program.rungs[0], artifact.program.rungs[-1]
+    smallest, largest = by_hand(artifact.program, artifact.program.rungs[0]), artifact.program.rungs[-1]
     load = smallest.loads[-1]
     moved = replace(load, target=(load.target + PAGE) % (smallest.working - load.nbytes))
     wrong = replace(smallest, loads=(*smallest.loads[:-1], moved))
@@ -309,7 +310,7 @@ def test_plans_are_checked_before_they_are_used(once, opened, inputs, expected):
 
 def test_help_can_be_turned_off(once, inputs, expected):
     path, artifact, _ = once
-    making = [rung for rung in artifact.program.rungs if any(load.prepared and not load.pinned for load in rung.loads)]
+    making = [rung for rung in artifact.program.rungs if any(one.prepare for one in rung.tapes.repeated)]
     with flexcomp.load(path, making[0].budget, work_stealing=False) as session:
         for _ in range(50):
             assert close(run(session, inputs), expected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flexcomp.program.program_bytes import encode_program
+from tests.by_hand import encode_program
 from tests.runtime import native
 
 _CALLS = ("kernels/call_table.cc", "kernels/bounds_check.cc")

@@ -14,8 +14,8 @@ import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp import runtime_ext
 from flexcomp.errors import StorageError
-from flexcomp.program import encode_program
 from flexcomp.program.program_bytes import PROGRAM_KIND
+from tests.by_hand import encode_program
 from tests.runtime import tiny as builder
 
 _MB = 1 << 20
@@ -223,7 +223,7 @@ def test_prepared_weights_are_shared(tmp_path):
                 expected[classes] = outputs
         shared = pool.plan().shared_bytes
         rungs = [artifact.program.rungs[-1] for artifact in artifacts.values()]
-        prepared = sum(artifacts[10].program.brought(load)[1] for load in rungs[0].loads if load.prepared)
+        prepared = sum(artifacts[10].program.prepared_nbytes(one.prepare) for one in rungs[0].tapes.filled if one.prepare)
         assert shared >= prepared > 300_000
         for _ in range(2):
             for classes in (10, 100):

@@ -192,4 +192,4 @@ def test_wrong_lanes_strategies_and_budgets():
 
 def test_the_ladder_of_a_library(tiny):
     ladder = ladder_of(read_info(tiny.library))
-    assert ladder == tuple(ShareRung(r.working, r.arena - r.working, r.predicted_ms) for r in tiny.program.rungs)
+    assert ladder == tuple(ShareRung(r.working, r.arena - r.working, 1e3 * r.seconds) for r in tiny.program.rungs)

@@ -8,10 +8,10 @@ import pytest
 import tvm_ffi
 
 from flexcomp import runtime_ext
-from flexcomp.program import program_bytes
 from flexcomp.program.program import CUDA, PAGE
-from flexcomp.program.program_bytes import PROGRAM_KIND, decode_program, encode_program
-from flexcomp.program.tapes import Copy, Prepare, Tapes, loads_of, tapes_of
+from flexcomp.program.program_bytes import PROGRAM_KIND, decode_program
+from flexcomp.program.tapes import Copy, Prepare, Tapes
+from tests.by_hand import by_hand, encode_program, written
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +21,12 @@ def create():
 
 
 @pytest.fixture
-def encoded(tiny, monkeypatch):
+def encoded(tiny):
     """The tiny network with a rung's tapes changed."""
 
     def encode(rung: int, change, **changes) -> bytes:
-        program = replace(tiny.program, rungs=(tiny.program.rungs[rung],), **changes)
-        monkeypatch.setattr(program_bytes, "tapes_of", lambda *of: change(tapes_of(*of)))
+        one = written(tiny.program).rungs[rung]
+        program = replace(tiny.program, rungs=(replace(one, tapes=change(one.tapes)),), **changes)
         return encode_program(program, tiny.digest)
 
     return encode
@@ -123,10 +123,9 @@ def test_nothing_is_copied_in_the_memory_of_a_device(encoded, create):
 
 
 def test_loads_are_what_their_tapes_say(tiny):
-    for rung in tiny.program.rungs:
-        tapes = tapes_of(rung, tiny.program.layers)
-        bare = tuple(replace(step, need=0) for step in rung.steps)
-        assert loads_of(tapes, bare, tiny.program.layers) == (rung.steps, rung.loads, rung.cold)
-        kept = [operation for operation, _ in tapes.fill.turns]
-        assert sum(tapes.operations[operation].nbytes for operation in kept) == tiny.program.pinned_nbytes(rung)
-    assert decode_program(encode_program(tiny.program, tiny.digest)) == tiny.program
+    program = written(tiny.program)
+    for plan, rung in zip(tiny.program.rungs, program.rungs, strict=True):
+        assert by_hand(program, rung) == plan
+        kept = [operation for operation, _ in rung.tapes.fill.turns]
+        assert sum(rung.tapes.operations[operation].nbytes for operation in kept) == program.pinned_nbytes(rung)
+    assert decode_program(encode_program(program, tiny.digest)) == program

@@ -20,28 +20,27 @@ from tvm.script import tirx as T
 from flexcomp import runtime_ext
 from flexcomp.compiler.machine_code import signature_of
 from flexcomp.passes.attributes import with_scratch
+from flexcomp.program import Load
 from flexcomp.program.digest import WeightsDigest
 from flexcomp.program.program import (
     PAGE,
     CountArg,
     FirstArg,
     Layer,
-    Load,
     Port,
     Program,
-    Rung,
     ScratchArg,
-    Step,
     TensorType,
     Value,
     ValueArg,
     WeightArg,
     Weights,
 )
-from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
+from flexcomp.program.program_bytes import PROGRAM_KIND
 from flexcomp.program.signature import symbol
 from flexcomp.program.weights_file import write_weights
 from flexcomp.runtime import MINIMUM, note_minimum
+from tests.by_hand import Plan, Step, encode_program
 
 N, NR = 256, 32
 BLOCKS = N // NR
@@ -208,14 +207,14 @@ def make_program(layers: int, prefix: str, metadata: dict[str, str] | None = Non
             else:
                 steps.append(Step(layer, first, count, 0, -1, SCRATCH))
         arena = max(end, tail + PAGE)
-        rungs.append(Rung(arena + 100, arena, working, (X, A, B, OUT), tuple(steps), tuple(loads), 1e-3))
+        rungs.append(Plan(arena + 100, arena, working, (X, A, B, OUT), tuple(steps), tuple(loads), 1e-3))
     return Program(
         "tiny", "llvm", (), 2, values, (Port("x", 0, VECTOR),), (Port("out", 3, VECTOR),),
         tuple(program_layers), tuple(rungs), scale_at + 1024, metadata or {},
     )  # fmt: skip
 
 
-def with_page(rung: Rung) -> Rung:
+def with_page(rung: Plan) -> Plan:
     """The rung with a page more, the last of its working range; what stays is moved behind it."""
 
     def up(at: int) -> int:
@@ -256,7 +255,7 @@ def all_ahead(program: Program) -> Program:
     ]  # fmt: skip
     steps[-1] = replace(steps[-1], scratch_at=RING)
     arena = page + PAGE
-    rung = Rung(arena, arena, RING + SLICES * SLICE_NBYTES, (X, A, B, OUT), tuple(steps), tuple(loads), 1e-3)
+    rung = Plan(arena, arena, RING + SLICES * SLICE_NBYTES, (X, A, B, OUT), tuple(steps), tuple(loads), 1e-3)
     return replace(program, rungs=(rung,))
 
 

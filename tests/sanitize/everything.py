@@ -23,8 +23,9 @@ import tvm_ffi
 
 from flexcomp import runtime_ext
 from flexcomp.program import signature
-from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
+from flexcomp.program.program_bytes import PROGRAM_KIND
 from flexcomp.program.weights_file import write_weights
+from tests.by_hand import encode_program
 from tests.kept import compiler, made
 from tests.runtime import tiny
 

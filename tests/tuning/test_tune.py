@@ -199,8 +199,8 @@ def test_a_trial_reads_other_weights_in_every_call():
         (rung,) = one_layer_program(trial, named(spec, unit, name), ()).rungs
         places = {step.weights_at for step in rung.steps}
         assert len(places) == len(rung.steps) > 16
-        assert all(step.need == len(rung.loads) for step in rung.steps)
-        assert all(load.target + load.nbytes <= rung.arena for load in rung.loads)
+        assert set(rung.tapes.first.need) == {len(rung.tapes.operations)}
+        assert all(read.to + read.nbytes <= rung.arena for read in rung.tapes.operations)
 
 
 def test_recurrent_layers_are_tuned_and_built_as_tuned(tmp_path):

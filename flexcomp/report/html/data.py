@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from flexcomp.program import Load, Prediction, Program, Rung, from_program
+from flexcomp.program import Prediction, Program, Rung, from_program
 from flexcomp.report.gains import gains
 from flexcomp.report.memory_map import KINDS, boxes
 from flexcomp.report.one_plan import plan_facts
-from flexcomp.report.timeline import load_names, predicted
+from flexcomp.report.timeline import predicted
 from flexcomp.version import __version__
 
 _PER_MS = 10_000  # times of steps and loads are whole tenths of a microsecond
@@ -41,8 +41,8 @@ def _storage(assumed: Prediction | None) -> dict | None:
 def _plan(program: Program, rung: Rung, names: Mapping[str, int]) -> dict:
     """Columns: who occupies what, steps, loads, and layers as the plan turns to them; names by their numbers."""
     lanes = predicted(program, rung)
-    timed = {bar.facts["load"]: bar for bar in lanes.loading} if lanes else {}
-    loads = [(name, load, timed[at]) for at, (name, load) in enumerate(_named_loads(program, rung)) if at in timed]
+    loads = lanes.loading if lanes else ()
+    prepared = {one.load for one in rung.tapes.repeated if one.prepare}
     found = boxes(program, rung)
     layers = plan_facts(program, rung, lanes)["layers"]
     return {
@@ -62,11 +62,11 @@ def _plan(program: Program, rung: Rung, names: Mapping[str, int]) -> dict:
             "end": [_ticks(bar.end) for bar in lanes.computing] if lanes else None,
         },
         "loads": {
-            "name": [names[name] for name, _, _ in loads],
-            "bytes": [load.nbytes for _, load, _ in loads],
-            "prepared": [bool(load.prepared) for _, load, _ in loads],
-            "start": [_ticks(bar.start) for *_, bar in loads],
-            "end": [_ticks(bar.end) for *_, bar in loads],
+            "name": [names[bar.name] for bar in loads],
+            "bytes": [bar.facts["bytes"] for bar in loads],
+            "prepared": [bar.facts["load"] in prepared for bar in loads],
+            "start": [_ticks(bar.start) for bar in loads],
+            "end": [_ticks(bar.end) for bar in loads],
         },
         "layers": {
             "layer": [names[layer["name"]] for layer in layers],
@@ -75,10 +75,6 @@ def _plan(program: Program, rung: Rung, names: Mapping[str, int]) -> dict:
             "waiting": [_ticks(layer["waiting_ms"] / 1e3) for layer in layers] if lanes else None,
         },
     }
-
-
-def _named_loads(program: Program, rung: Rung) -> Iterator[tuple[str, Load]]:
-    return zip(load_names(program, rung), rung.loads, strict=True)
 
 
 def _ticks(seconds: float) -> int:

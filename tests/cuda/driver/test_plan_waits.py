@@ -8,6 +8,7 @@ import pytest
 
 import flexcomp
 from benchmarks.networks.decoding import Sizes, gpt2_decoder
+from tests.by_hand import written
 from tests.cuda.driver import waits
 from tests.cuda.driver.pictures import pictures
 
@@ -18,7 +19,7 @@ SIZES = Sizes(layers=1, width=64, heads=4, vocabulary=3000)
 @pytest.fixture(scope="module")
 def programs(tiny):
     decoder = waits.planned(gpt2_decoder(3, 24, SIZES), state=SIZES.state)
-    return {"tiny": tiny.program, "pictures": waits.planned(pictures()), "decoder": decoder}
+    return {"tiny": written(tiny.program), "pictures": waits.planned(pictures()), "decoder": decoder}
 
 
 @pytest.mark.parametrize("name", ["tiny", "pictures", "decoder"])
@@ -51,7 +52,7 @@ def test_a_wait_for_nothing_is_seen(programs):
 
 @pytest.mark.parametrize("rung", [0, 1, 2])
 def test_the_runtime_waits_as_often(fake, tiny, x, rung):
-    order = waits.order_of(tiny.program, tiny.program.rungs[rung])
+    order = waits.order_of(tiny.program, written(tiny.program).rungs[rung])
     with flexcomp.load(tiny.library, tiny.program.rungs[rung].budget) as session:
         for _ in range(waits.INFERENCES):
             assert np.isfinite(session(x)).all()

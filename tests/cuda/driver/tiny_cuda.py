@@ -14,10 +14,11 @@ import tvm_ffi
 from flexcomp import runtime_ext
 from flexcomp.compiler.machine_code import signature_of
 from flexcomp.program import CUDA, DeviceKernel, Extent, Image, Kind, Launch, Program, device_kernel
-from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
+from flexcomp.program.program_bytes import PROGRAM_KIND
 from flexcomp.program.signature import symbol
 from flexcomp.program.weights_file import write_weights
 from flexcomp.runtime import MINIMUM, note_minimum
+from tests.by_hand import encode_program
 from tests.cuda.driver.images import as_ptx, image
 from tests.runtime import tiny
 

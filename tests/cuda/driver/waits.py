@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 
 from flexcomp.program import Program, Rung, ValueArg
-from flexcomp.program.tapes import Read, tapes_of
+from flexcomp.program.tapes import Read
 from tests import uncompiled
 from tests.cuda.reduced import NETWORKS
 
@@ -53,7 +53,7 @@ class Order:
 def order_of(program: Program, rung: Rung, inferences: int = INFERENCES) -> Order:
     """As the runtime gives them to a GPU with memory of its own."""
     count = len(rung.steps)
-    all_tapes = tapes_of(rung, program.layers)
+    all_tapes = rung.tapes
     tapes = [all_tapes.first, *[all_tapes.steady] * inferences]
     loads: list[Read] = []
     of_loads: list[Wait] = []
@@ -134,7 +134,7 @@ class Seen:
 
 def look(program: Program, rung: Rung, order: Order | None = None) -> Seen:
     """Takes out every wait; those of the last inference, which nothing follows, are as in earlier ones."""
-    if not rung.loads:
+    if not rung.tapes.operations:
         return Seen(0, (), 0)
     order = order or order_of(program, rung)
     pairs = touching(program, rung, order)
