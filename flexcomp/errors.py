@@ -49,6 +49,10 @@ class ExecutionError(FlexcompError):
     """A kernel failed, or the session is closed."""
 
 
+class CancelledError(FlexcompError):
+    """An inference was cancelled. The session is as before the inference."""
+
+
 class InputError(FlexcompError, ValueError):
     """An input has the wrong name, shape or element type, or an option has a wrong value."""
 

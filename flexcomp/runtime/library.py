@@ -13,6 +13,7 @@ import tvm_ffi
 from flexcomp.errors import (
     ArtifactError,
     BudgetError,
+    CancelledError,
     ExecutionError,
     FlexcompError,
     InputError,
@@ -23,7 +24,10 @@ from flexcomp.errors import (
 from .elf import check_elf
 
 _KIND = "flexcomp.program."  # a version number follows
-_ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError)}
+_ERRORS = {
+    c.__name__: c
+    for c in (ArtifactError, BudgetError, CancelledError, ExecutionError, InputError, StorageError, TargetError)
+}
 _loaded: dict[Path, list[tuple[int, int] | None]] = {}  # device and inode of each file that was loaded from a path
 _programs: dict[str, tvm_ffi.Module] = {}  # by the name of their library: tvm_ffi keeps all modules for good
 _MOST_TRIES = 10  # to load a library whose file is being replaced

@@ -157,8 +157,8 @@ class Session:
         A bfloat16 input may be an array of ml_dtypes.bfloat16, or its bits as uint16; outputs are the former where
         ml_dtypes is installed.
 
-        Raises InputError (a ValueError), StorageError, ExecutionError; afterwards the session works on, unless the weights
-        file was changed in place: whatever has to be read then is refused, until the network is loaded again.
+        Raises InputError (a ValueError), StorageError, ExecutionError, CancelledError; afterwards the session works on, unless
+        the weights file was changed in place: whatever has to be read then is refused, until the network is loaded again.
         """
         given = checked_inputs(self.inputs, inputs, args)
         with translated():
@@ -183,6 +183,14 @@ class Session:
         nbytes = resolve_in(budget, self.info)
         with translated():
             return RungInfo(**json.loads(self._set_budget(nbytes)))
+
+    def cancel(self) -> None:
+        """End the inference in progress, from any thread: its `run` raises CancelledError after the running kernel.
+
+        The state is as before that inference, and weights in memory stay there. An inference that waits for its turn goes on.
+        """
+        with translated():
+            function(self._opened, "cancel")()
 
     def state(self) -> dict[str, np.ndarray]:
         """The state for the next inference, by the names of its inputs; copies. See `flexcomp.build`.

@@ -71,6 +71,10 @@ flexcomp_status flexcomp_warm(flexcomp_session* session) {
   return api::Guarded([&] { api::FindToWait(session)->Warm(); });
 }
 
+flexcomp_status flexcomp_cancel(flexcomp_session* session) {
+  return api::Guarded([&] { api::Find(session)->Cancel(); });
+}
+
 flexcomp_status flexcomp_set_budget(flexcomp_session* session, uint64_t budget) {
   return api::Guarded([&] {
     const std::shared_ptr<Session> found = api::FindToWait(session);

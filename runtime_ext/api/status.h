@@ -13,8 +13,8 @@
 
 namespace flexcomp::api {
 
-// Kinds of errors besides those of flexcomp/errors.py.
-constexpr const char kUnsupported[] = "Unsupported", kClosed[] = "Closed", kCancelled[] = "Cancelled";
+// Kinds of errors; the others are those of flexcomp/errors.py.
+constexpr const char kUnsupported[] = "Unsupported", kClosed[] = "Closed", kCancelled[] = "CancelledError";
 
 // Keeps the message for the calling thread; finds no memory for it. Returns the status.
 flexcomp_status Note(flexcomp_status status, std::string_view message) noexcept;

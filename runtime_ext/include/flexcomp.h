@@ -181,6 +181,11 @@ typedef flexcomp_status (*flexcomp_callback)(void *context, const flexcomp_tenso
 FLEXCOMP_API flexcomp_status flexcomp_run_in_place(flexcomp_session *session, flexcomp_callback fill, flexcomp_callback drain,
                                                    void *context);
 
+/* Ends the inference in progress, or flexcomp_warm: that call returns FLEXCOMP_CANCELLED after the running kernel and the reads in
+ * flight, unless it is at its end, and what a failure leaves is as it says. Calls that wait their turn go on. May be called from a
+ * callback, too. Nothing in progress is nothing to cancel, and FLEXCOMP_OK. */
+FLEXCOMP_API flexcomp_status flexcomp_cancel(flexcomp_session *session);
+
 /* Loads the weights that stay in memory between inferences, which the first inference does otherwise. Waits. */
 FLEXCOMP_API flexcomp_status flexcomp_warm(flexcomp_session *session);
 

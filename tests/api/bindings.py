@@ -72,6 +72,7 @@ _PARAMETERS = {
     "find_tensor": (_SESSION, c_int32, c_char_p, POINTER(c_uint32)),
     "run": (_SESSION, POINTER(Tensor), c_uint32, POINTER(Tensor), c_uint32),
     "run_in_place": (_SESSION, Callback, Callback, c_void_p),
+    "cancel": (_SESSION,),
     "warm": (_SESSION,),
     "budget_count": (_SESSION, c_uint32, POINTER(c_uint32)),
     "describe_budget": (_SESSION, c_uint32, c_uint32, POINTER(BudgetInfo)),

@@ -106,7 +106,8 @@ def test_null_is_refused(library, session):
 
 _EACH = {
     "shape_count": (None,), "tensor_count": (0, None), "describe_tensor": (0, 0, 0, None), "find_tensor": (0, None, None),
-    "run": (None, 0, None, 0), "run_in_place": (api.Callback(0), api.Callback(0), None), "warm": (), "budget_count": (0, None),
+    "run": (None, 0, None, 0), "run_in_place": (api.Callback(0), api.Callback(0), None), "cancel": (), "warm": (),
+    "budget_count": (0, None),
     "describe_budget": (0, 0, None), "set_budget": (1,), "current_budget": (None,), "get_state": (0, None),
     "set_state": (0, None), "reset_states": (), "get_stats": (None,), "close": (),
 }  # fmt: skip
@@ -324,6 +325,34 @@ def test_a_callback_does_not_wait_for_itself(session, library):
     assert found == [api.INPUT] * 8 + [api.OK] * 2
     api.done("close", other)
     api.done("warm", session)
+
+
+# --------------------------------------------------------------------------------------------------------- cancel
+
+
+@pytest.mark.parametrize("budget", [api.SMALLEST, api.ALL])
+def test_cancelling(session, x, n, y, budget):
+    """From a callback, where the moment is known: while the inputs are written, and when the inference is at its end."""
+    api.done("cancel", session)  # nothing is in progress
+    api.done("set_budget", session, budget)
+    for _ in range(2):
+        assert api.run(session, (x, n), (y,)) == api.OK
+    h = np.empty((1, 16), "f4")
+    before = api.given("get_stats", api.Stats, session)
+    cancel = api.Callback(lambda *_: api.call("cancel", session))
+    refused(api.CANCELLED, "run_in_place", session, cancel, api.Callback(0), None, says="cancelled")
+    api.done("get_state", session, 0, byref(api.tensor(h)))
+    np.testing.assert_allclose(h, 2 * x, rtol=1e-6)
+    after = api.given("get_stats", api.Stats, session)
+    assert (after.resident, after.runs, after.restarts) == (before.resident, before.runs, 0)
+    assert api.run(session, (x, n), (y,)) == api.OK
+    np.testing.assert_allclose(y, expected(x, 2 * x), rtol=1e-4, atol=1e-5)
+    assert api.given("get_stats", api.Stats, session).bytes_read == before.bytes_read  # what stays is not read again
+    api.done("run_in_place", session, api.Callback(0), cancel, None)
+    api.done("reset_states", session)
+    assert api.run(session, (x, n), (y,)) == api.OK
+    np.testing.assert_allclose(y, expected(x, ZEROS), rtol=1e-4, atol=1e-5)
+    assert api.given("get_stats", api.Stats, session).restarts == 0
 
 
 # -------------------------------------------------------------------------------------------------------- budgets

@@ -54,11 +54,12 @@ struct World {
   bool locked = false;
   Atomic<bool> interrupt{false};
   bool running = false, abandoned = false;
+  bool cancelled = false;
   bool cold = false;  // a first inference runs
   int wanted = 0, rung = 0;
   uint32_t awaited = 0;  // operations
   // What has happened.
-  int shrunk = 0, restarts = 0, failed = 0, errors = 0, ended = 0, switched = 0;
+  int shrunk = 0, restarts = 0, failed = 0, errors = 0, ended = 0, switched = 0, cancels = 0;
 };
 
 const Scenario* scenario;
@@ -254,6 +255,18 @@ bool RunSteps() {
   return true;
 }
 
+void Cancel() {
+  for (; world->cancels < scenario->cancels; ++world->cancels) {
+    At("cancel");
+    Lock();
+    if (world->running) {
+      world->cancelled = world->interrupt = true;
+      loader->Interrupt();
+    }
+    Unlock();
+  }
+}
+
 enum class Outcome { kDone, kInterrupted, kFailed };
 
 bool Fill() {
@@ -289,7 +302,8 @@ Outcome Try(bool filling) {
   } catch (const tvm::ffi::Error&) {
     failed = true;
   }
-  if (!finished) loader->Abort();
+  if (failed) loader->Abort();
+  else if (!finished) loader->GiveUp();
   return failed ? Outcome::kFailed : done ? Outcome::kDone : Outcome::kInterrupted;
 }
 
@@ -297,11 +311,17 @@ void Run(bool filling) {
   Lock();
   SwitchToWanted();
   world->running = true;
-  world->interrupt = false;
+  world->interrupt = world->cancelled = false;
+  const bool filled = loader->Filled();
   Unlock();
   Outcome outcome;
   while ((outcome = Try(filling)) == Outcome::kInterrupted) {
     Lock();
+    if (world->cancelled) {
+      Require(loader->Filled() || !filled || world->shrunk > 0 || scenario->delivered, "what stays is given up for nothing");
+      Unlock();
+      break;
+    }
     world->interrupt = false;
     Require(++world->restarts <= world->shrunk, "an inference began anew for no reason");
     SwitchToWanted();
@@ -311,6 +331,7 @@ void Run(bool filling) {
   Lock();
   world->running = false;
   SwitchToWanted();
+  if (world->interrupt) loader->GiveUp();
   Unlock();
 }
 
@@ -328,7 +349,7 @@ void RunAll() {
     Run((scenario->warm && world->ended == 0) || (scenario->warm_second && world->ended == 1));
     if (scenario->lane && At("work elsewhere?", nullptr, 2) == 1) WorkElsewhere();
   }
-  Until("close", [] { return world->switched == scenario->switches; });
+  Until("close", [] { return world->switched == scenario->switches && world->cancels == scenario->cancels; });
   loader->~Loader();
 }
 
@@ -373,6 +394,7 @@ explore::Explored Explore(const Scenario& now) {
   auto* change = Make<void (*)()>(Switch);
   explore::Start("infer", *infer);
   explore::Start("budget", *change);
+  if (now.cancels > 0) explore::Start("cancel", *Make<void (*)()>(Cancel));
   world->faults = now.faults;
   return explore::Explore([] {
     Require(source->idle(), "a read outlives the loader");
@@ -410,10 +432,10 @@ extern "C" int clock_gettime(clockid_t, timespec* time) noexcept {
 int main(int count, char** names) {
   if (count > 2) explore::broken = std::atoi(names[2]);
   explore::Explored all;
-  for (const bool switching : {false, true}) {  // without a budget that changes, more belongs to one of them
+  for (const int others : {0, 1, 2}) {  // without a budget that changes, more belongs to one of them
     std::memset(explore::users, 0, sizeof(explore::users));
     for (const Scenario& one : kScenarios) {
-      if ((one.switches > 0) != switching || (count > 1 && std::strcmp(names[1], one.name) != 0)) continue;
+      if ((one.switches > 0) + (one.cancels > 0) != others || (count > 1 && std::strcmp(names[1], one.name) != 0)) continue;
       std::printf("%s: ", one.name);
       std::fflush(stdout);
       const explore::Explored explored = ExploreAll(one);

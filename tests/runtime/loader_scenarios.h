@@ -206,12 +206,13 @@ inline const Rung kOneCold{{Cold(10, 1, 0, 0, 1)}, {{1, {0}}}, {LoadOf(10, 0, 0,
 struct Scenario {
   const char* name;
   std::vector<const Rung*> rungs;  // ascending
-  int inferences, switches, faults;
-  bool queued;
+  int inferences, switches = 0, faults = 0;
+  bool queued = true;
   bool warm = false;  // the first of them computes nothing
   bool lane = false;  // somebody else may use the arena between them, but what stays in it
   bool delivered = false;  // a device, which may refuse to
   bool warm_second = false;  // the second computes nothing
+  int cancels = 0;
 };
 
 inline const Scenario kScenarios[] = {
@@ -282,6 +283,18 @@ inline const Scenario kScenarios[] = {
     {"faults, filled behind", {&kOneCold}, 3, 0, 1, true, false, false, false, true},
     {"lane, cold", {&kColdBehind}, 3, 0, 0, true, false, true},
     {"lane, cold, all pinned", {&kAllCold}, 3, 0, 0, true, false, true},
+    {.name = "cancelled, two ahead", .rungs = {&kTwoAhead}, .inferences = 3, .queued = true, .cancels = 1},
+    {.name = "cancelled, ahead between pinned", .rungs = {&kMixed}, .inferences = 3, .queued = true, .cancels = 1},
+    {.name = "cancelled, all pinned", .rungs = {&kAllPinned}, .inferences = 3, .queued = true, .cancels = 2},
+    {.name = "cancelled, prepared ahead", .rungs = {&kOnePreparedAhead}, .inferences = 3, .queued = true, .cancels = 1},
+    {.name = "cancelled, kept ahead", .rungs = {&kKeptAhead}, .inferences = 3, .queued = true, .cancels = 1},
+    {.name = "cancelled, cold", .rungs = {&kAllCold}, .inferences = 3, .queued = true, .cancels = 1},
+    {.name = "cancelled, by copies", .rungs = {&kOneAhead}, .inferences = 3, .queued = false, .cancels = 2},
+    {.name = "cancelled, filled", .rungs = {&kOneKept}, .inferences = 3, .queued = true, .warm = true, .cancels = 1},
+    {.name = "cancelled, nothing to fill", .rungs = {&kTwoAhead}, .inferences = 2, .queued = true, .warm = true, .cancels = 1},
+    {.name = "cancelled, faults", .rungs = {&kOneAhead}, .inferences = 3, .faults = 1, .queued = true, .cancels = 1},
+    {.name = "cancelled, refused", .rungs = {&kOneAhead}, .inferences = 2, .faults = 1, .queued = true, .delivered = true, .cancels = 1},
+    {.name = "cancelled, switches", .rungs = {&kOneAhead, &kOnePinned}, .inferences = 2, .switches = 1, .queued = true, .cancels = 1},
 };
 
 }  // namespace scenarios

@@ -113,6 +113,22 @@ RULES = {
         "at_ = {tape, BROKEN ? at_.operations : loaded_.count(), at_.steps};",
         "lane, all ahead: ",
     ),
+    "what was read for a cancelled inference counts": (
+        "storage/loader.cc", "at_ = {&tape, loaded_.count(),", "at_ = {&tape, BROKEN ? at_.operations : loaded_.count(),",
+        "cancelled, two ahead: a step begins without its weights",
+    ),
+    "a cancelled inference takes with it what stays": (
+        "storage/loader.cc", "if (tape.steps.empty() ||", "if (BROKEN || tape.steps.empty() ||",
+        "cancelled, all pinned: what stays is given up for nothing",
+    ),
+    "a cancelled inference leaves what was not read": (
+        "storage/loader.cc", "operation.to < working_; };", "operation.to < working_ || BROKEN; };",
+        "cancelled, cold: a part is prepared that is not to be",
+    ),
+    "a cancelled inference leaves reads in flight": (
+        "storage/loader.cc", "GiveUp() noexcept {\n  Await", "GiveUp() noexcept {\n  if (!BROKEN) Await",
+        "cancelled, two ahead: ",
+    ),
     "two inferences have one record": (
         "storage/loader.h", "return records_[inference % 2];", "return records_[inference % (BROKEN ? 1 : 2)];",
         "all read ahead: ",

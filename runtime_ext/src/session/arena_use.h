@@ -12,6 +12,7 @@ class Session::ArenaUse {
   explicit ArenaUse(Session& session) : session_(session) {
     const std::lock_guard lock(session_.state_mutex_);
     session_.RequireOpen();
+    session_.cancelled_ = false;
     session_.RequireGoingOn();
     session_.processor_->RequireAlive();
     session_.SwitchToWanted();
@@ -23,6 +24,7 @@ class Session::ArenaUse {
     const std::lock_guard lock(session_.state_mutex_);
     session_.running_ = false;
     session_.SwitchToWanted();
+    if (session_.interrupt_) session_.loader_->GiveUp();  // came at the end: what is loaded ahead is interrupted
     session_.state_changed_.notify_all();
   }
   ArenaUse(const ArenaUse&) = delete;

@@ -14,10 +14,6 @@ void Session::RequireInLane(size_t rung) const {
     RaiseError("InputError", "rung ", rung, " works in ", working, " bytes, but the lane has ", lane_.nbytes);
 }
 
-void Session::RequireGoingOn() const {
-  if (stopped_) Raise("Stopped", "the inference was stopped");
-}
-
 void Session::Park(size_t rung, std::vector<Sharing::Place> shared) {
   RequireThisProcess();
   if (!lane_) Raise("InputError", "a session without a lane has a budget: set that");

@@ -83,6 +83,7 @@ class SessionModule final : public TranslatedModule {
       return ffi::Function::FromTyped([self, this](int64_t shareable) { session_.MakeShared(static_cast<uint64_t>(shareable)); });
     if (name == "read_ahead") return ffi::Function::FromTyped([self, this](bool reading) { session_.ReadAhead(reading); });
     if (name == "leave_lane") return ffi::Function::FromTyped([self, this] { session_.LeaveLane(); });
+    if (name == "cancel") return ffi::Function::FromTyped([self, this] { session_.Cancel(); });
     if (name == "stop") return ffi::Function::FromTyped([self, this] { session_.Stop(); });
     if (name == "trace") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeTrace(session_.trace())); });
     if (name == "resident_arena")

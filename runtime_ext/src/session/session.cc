@@ -130,6 +130,20 @@ Session::State Session::state() {
   return {stats_, rung_, placement_, file_->direct(), processor_->staging_nbytes()};
 }
 
+void Session::Cancel() {
+  RequireThisProcess();
+  const std::lock_guard lock(state_mutex_);
+  RequireOpen();
+  if (!running_) return;
+  cancelled_ = interrupt_ = true;
+  loader_->Interrupt();
+}
+
+void Session::RequireGoingOn() const {
+  if (stopped_) Raise("Stopped", "the inference was stopped");
+  if (cancelled_) Raise("CancelledError", "the inference was cancelled");
+}
+
 Trace Session::trace() {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
@@ -251,8 +265,10 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
     throw;
   }
   restore();
-  if (!rate) Raise("ExecutionError", "the budget became smaller while the storage was measured");
-  return *rate;
+  if (rate) return *rate;
+  const std::lock_guard state_lock(state_mutex_);
+  RequireGoingOn();
+  Raise("ExecutionError", "the budget became smaller while the storage was measured");
 }
 
 DeviceRates Session::MeasureDevice() {
@@ -330,7 +346,7 @@ bool Session::EndLoads(bool done) {
   }
   const bool finished = done && loader_->Finish();
   if (finished && fetched_.reads > 0) loader_->RequireUnchanged();
-  if (!finished) loader_->Abort();
+  if (!finished) loader_->GiveUp();
   return finished;
 }
 

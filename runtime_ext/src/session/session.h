@@ -116,6 +116,11 @@ class Session {
   // even so when the inference has ended, the rung in use goes on, too, and `state` tells.
   const RungHead& SetBudget(uint64_t budget);
 
+  // The call of Run, RunInPlace, Warm or ReadRate that is in progress ends after the running kernel, or the reads in flight, with an
+  // error of the kind "CancelledError", unless it is at its end. Weights that stay are not read again afterwards, if all of them had
+  // been. Later calls, and those that wait their turn, go on. Any thread may call it.
+  void Cancel();
+
   // For sessions with a lane, whose owner says when a session runs and on which rung; calls come one after the other, but Stop.
   // Uses a rung, even the one in use, and gives back all memory but that of the states. Throws as SetBudget does, and
   // InputError if there is no such rung or the lane is too small for the rung. Weights in `shared` lie where other sessions
@@ -238,6 +243,7 @@ class Session {
   bool running_ = false;
   std::atomic<bool> interrupt_{false};  // the inference in progress should stop
   bool stopped_ = false;                // for good, until the session is parked
+  bool cancelled_ = false;              // the call in progress
   SessionStats stats_;
   size_t wanted_;  // the rung to be used as soon as possible
   size_t rung_;    // the rung in use

@@ -78,9 +78,14 @@ void Loader::Record::Clear(const Place& now, uint32_t steps, uint32_t lasting) n
 }
 
 void Loader::Reset() noexcept {
-  filled_ = lost_ = false;
+  filled_ = false;
+  GoOnWith(tapes_.first);
+}
+
+void Loader::GoOnWith(const Tape& tape) noexcept {
+  lost_ = false;
   loaded_.GoOn();
-  at_ = {&tapes_.first, loaded_.count(), computed_.count() + 1};
+  at_ = {&tape, loaded_.count(), computed_.count() + 1};
   RecordOf(started_count_ + 1).Clear(at_, 0);
 }
 
@@ -143,6 +148,14 @@ void Loader::AwaitIdleAborted() noexcept {
 void Loader::Abort() noexcept {
   AwaitIdleAborted();
   Reset();
+}
+
+void Loader::GiveUp() noexcept {
+  AwaitIdleAborted();
+  const auto works = [&](const Operation& operation) { return operation.to < working_; };
+  const Tape& tape = *at_.tape;
+  if (tape.steps.empty() || delivery_ != nullptr || !std::ranges::all_of(tape.operations, works)) return Reset();
+  GoOnWith(tape);
 }
 
 void Loader::GiveUpAhead() noexcept {

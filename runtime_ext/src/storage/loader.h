@@ -104,9 +104,12 @@ class Loader {
   // Gives up operations ahead, and waits for reads in flight: from now on until the next inference the working range may be
   // written to. Only while no inference runs.
   void GiveUpAhead() noexcept;
-  // Gives up operations that have not started, and waits for the current one. The next inference starts afresh: the arena's
+  // Gives up operations that have not started, and waits for reads in flight. The next inference starts afresh: the arena's
   // bytes count for nothing.
   void Abort() noexcept;
+  // The same for an inference or a filling that was interrupted. Weights that stay count, unless it loads some of them: then it may
+  // have overwritten what others are made of.
+  void GiveUp() noexcept;
 
   // Throws StorageError if the file was changed since opening.
   void RequireUnchanged() const;
@@ -166,6 +169,7 @@ class Loader {
 
   // Of the thread that computes.
   void Reset() noexcept;
+  void GoOnWith(const Tape& tape) noexcept;  // nothing of which is done
   void BeginAnew(const Tape* tape) noexcept;  // the next inference, but for operations outside the working range that are complete
   void AwaitIdleAborted() noexcept;
   bool AwaitSlow(uint32_t need);
