@@ -4,32 +4,32 @@ A chunk of tests is run in a process of its own, so that a crash tells which tes
 `python -m tests.conformance` and tests/operators run optimised ones.
 """
 
-import os
 import pickle
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
+from tests import kept
 from tests.conformance import pool, report
 from tests.conformance.cases import Case, cases
 from tests.conformance.verdict import UNOPTIMISED, Outcome, Verdict, by_flexcomp, together
 
-PASSING = (Path(__file__).parent / "passing.txt").read_text().split()
+FOLDER = Path(__file__).parent
+PASSING = (FOLDER / "passing.txt").read_text().split()
 CHUNKS = 4  # each starts a process, and imports the compiler: four seconds
 TOGETHER = 24  # in one library
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
-    """The tests by name. They take 20 seconds: what one of pytest's workers has made, others read."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return {case.name: case for case in cases()}
-    made = tmp_path_factory.getbasetemp().parent / "node-tests"  # of this run of all workers
-    if not made.exists():
-        part = tmp_path_factory.mktemp("node-tests") / "part"
-        part.write_bytes(pickle.dumps(cases()))
-        part.replace(made)
+def known() -> dict[str, Case]:
+    """The tests by name. To make them takes 20 seconds."""
+    makers = [FOLDER / "cases.py", FOLDER / "parameters.py"]
+    made = kept.made(
+        "cases.pickle", [onnx.__version__, np.__version__, *makers], lambda path: path.write_bytes(pickle.dumps(cases()))
+    )
     return {case.name: case for case in pickle.loads(made.read_bytes())}
 
 

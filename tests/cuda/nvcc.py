@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from flexcomp.compiler.cuda_code import CudaCode, translation_unit
+from tests import kept
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_87", "sm_90")
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?);")
@@ -49,13 +51,22 @@ class Function:
 
 def compiled(codes: Sequence[CudaCode], architecture: str, folder: Path) -> tuple[Path, dict[str, Function]]:
     """A cubin, and ptxas' report on its functions."""
-    source, cubin = folder / f"{architecture}.cu", folder / f"{architecture}.cubin"
-    source.write_text(translation_unit(codes))
-    command = ["nice", nvcc(), f"-arch={architecture}", "-O3", "-cubin", "-Xptxas", "-v", "-o", cubin, source]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
+    source = translation_unit(codes)
+
+    def make(path: Path) -> None:
+        """Both in one file."""
+        (folder / "code.cu").write_text(source)
+        command = ["nice", nvcc(), f"-arch={architecture}", "-O3", "-cubin", "-Xptxas", "-v", "-o", "code.cubin", "code.cu"]
+        told = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert told.returncode == 0, told.stderr
+        with zipfile.ZipFile(path, "w") as both:
+            both.write(folder / "code.cubin", "code.cubin")
+            both.writestr("report", told.stderr)
+
+    with zipfile.ZipFile(kept.made("compiled.zip", [kept.compiler("nvcc"), architecture, source], make)) as both:
+        cubin, report = Path(both.extract("code.cubin", folder)), both.read("report").decode()
     functions = {}
-    for part in told.stderr.split("Compiling entry function '")[1:]:
+    for part in report.split("Compiling entry function '")[1:]:
         numbers = [
             re.search(pattern, part) for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes smem")
         ]

@@ -1,13 +1,17 @@
 """Building and calling kernels in tests."""
 
 import re
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import tirx
 
-from flexcomp.compiler.machine_code import compile_module
+from flexcomp.compiler.machine_code import compile_module, version
 from flexcomp.device import CompileTarget, resolve_target
+from tests import kept
 
 TARGET = resolve_target({"mcpu": "x86-64-v3"})
 UNOPTIMISED = resolve_target({"mcpu": "x86-64-v3", "opt-level": 0})
@@ -16,13 +20,20 @@ UNOPTIMISED = resolve_target({"mcpu": "x86-64-v3", "opt-level": 0})
 def library(
     functions: dict[str, tirx.PrimFunc], target: CompileTarget = TARGET, references: bool = False
 ) -> tvm.runtime.Module:
-    """One module of all `functions`, compiled as `flexcomp.build` compiles kernels.
+    """One module of all `functions`, compiled as `flexcomp.build` compiles kernels: once, for later runs of the same ones, too.
 
     None asks the runtime for memory. TVM's own, among them as `references`, may, and are not optimised.
     """
-    module = compile_module(functions, UNOPTIMISED if references else target)
-    assert references or "AllocWorkspace" not in runtime_calls(module)
-    return module
+    chosen = UNOPTIMISED if references else target
+    hashes = [f"{symbol} {tvm_ffi.structural_hash(function)}" for symbol, function in functions.items()]
+
+    def make(path: Path) -> None:
+        module = compile_module(functions, chosen)
+        assert references or "AllocWorkspace" not in _runtime_calls(module)
+        module.write_to_file(str(path.with_suffix(".o")))
+        subprocess.run(["ld", "-shared", "-o", path, path.with_suffix(".o")], check=True)
+
+    return tvm.runtime.load_module(str(kept.made("kernels.so", [version(), str(chosen), *hashes], make)))
 
 
 def call(function, *inputs: np.ndarray, out: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
@@ -33,6 +44,10 @@ def call(function, *inputs: np.ndarray, out: tuple[int, ...], dtype: str = "floa
     return result.numpy()
 
 
-def runtime_calls(module: tvm.runtime.Module) -> set[str]:
+def runtime_calls(functions: dict[str, tirx.PrimFunc]) -> set[str]:
     """What kernels ask the runtime for, e.g. AllocWorkspace, ParallelLaunch."""
+    return _runtime_calls(compile_module(functions, TARGET))
+
+
+def _runtime_calls(module: tvm.runtime.Module) -> set[str]:
     return set(re.findall(r"TVMBackend(\w+)\b(?! =)", module.inspect_source("ll")))

@@ -72,10 +72,13 @@ CASES = [
 ]  # fmt: skip
 
 
+FUNCTIONS = {f"prepare_{number}": function(preparation) for number, (_, preparation) in enumerate(CASES)}
+
+
 @pytest.fixture(scope="module")
 def compiled():
     """All cases in one library."""
-    return library({f"prepare_{number}": function(preparation) for number, (_, preparation) in enumerate(CASES)})
+    return library(FUNCTIONS)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[name for name, _ in CASES])
@@ -106,11 +109,11 @@ def test_any_range_of_blocks(compiled, number):
                 assert np.abs(got - want).max() <= CLOSE * np.abs(want).max()
 
 
-def test_preparations_ask_the_runtime_for_nothing(compiled):
+def test_preparations_ask_the_runtime_for_nothing():
     """They run on the loader's thread, beside a kernel that has all threads and their memory."""
-    assert not runtime_calls(compiled)
+    assert not runtime_calls(FUNCTIONS)
     product = matmul_candidates(MatmulSpec(12, 197, 197, 64), VectorUnit(16, 32))[0].build()
-    assert "ParallelLaunch" in runtime_calls(library({"product": product}))
+    assert "ParallelLaunch" in runtime_calls({"product": product})
 
 
 def test_what_cannot_be_prepared():

@@ -83,11 +83,6 @@ def test_concat(library, case, width):
     assert np.array_equal(run(library[f"concat_{case}_{width}"], *inputs, like=expected), expected)
 
 
-def test_no_workspace(library):
-    assert "call" in library.inspect_source("ll")
-    assert "AllocWorkspace" not in library.inspect_source("ll")
-
-
 def test_unknown_kind_is_refused():
     with pytest.raises(ValueError, match=r"kind 'hardmax' is none of softmax, log_softmax, layer_norm, rms_norm"):
         rowwise.RowSpec("hardmax", (1, 2))

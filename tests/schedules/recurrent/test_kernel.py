@@ -120,9 +120,7 @@ def test_threads_share_long_steps():
     """Blocks are the same for a thread in every step: it finds their weights in its own cache."""
     spec = spec_of("LSTM", hidden=260, steps=2)
     assert spec.is_parallel and not replace(spec, hidden=64).is_parallel
-    calls = [
-        runtime_calls(library({"kernel": kernel(ways.way(spec, VectorUnit(8, 16, threads=threads)), 8)})) for threads in (1, 2)
-    ]
+    calls = [runtime_calls({"kernel": kernel(ways.way(spec, VectorUnit(8, 16, threads=threads)), 8)}) for threads in (1, 2)]
     assert calls == [set(), {"ParallelLaunch"}]
     check(spec, UNITS[3])
 
