@@ -32,7 +32,7 @@ class ModelGoneError(Exception):
 
 
 class PoolFuture(Future):
-    """The outputs of a request, by name; `await` works, too. `cancel` removes a request from the queue if not begun."""
+    """The outputs of a request, by name; `await` works, too. `cancel` ends the request, also while it runs."""
 
     def __init__(self, take_out: Callable[[], bool]) -> None:
         super().__init__()
@@ -40,12 +40,12 @@ class PoolFuture(Future):
         self.wait_ms: float | None = None  # in the queue, of a request that was run
 
     def cancel(self) -> bool:
-        """Whether the request is not run."""
+        """Whether nobody gets the outputs."""
         return (not self.done() and self._take_out() and super().cancel()) or self.cancelled()
 
     def note_cancelled(self) -> None:
         """Tell waiters for several futures. By the collector, once."""
-        super().cancel()  # if only out of the queue so far
+        super().cancel()  # if only in the runtime so far
         self.set_running_or_notify_cancel()
 
     def __await__(self) -> Generator[Any, None, dict[str, np.ndarray]]:

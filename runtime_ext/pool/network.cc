@@ -119,6 +119,7 @@ void Network::Open(const LanePlace& place) {
   }
   read_ahead_ = Find(session, "read_ahead");
   leave_lane_ = Find(session, "leave_lane");
+  cancel_ = Find(session, "cancel");
   stop_ = Find(session, "stop");
   stats_ = Find(session, "stats");
   resident_ = Find(session, "resident_arena");

@@ -78,6 +78,9 @@ class Network {
   bool Stop() const noexcept {  // whether the session was told
     return !Caught([&] { stop_(); });
   }
+  bool Cancel() const noexcept {  // the same
+    return !Caught([&] { cancel_(); });
+  }
   void ReadAhead(bool reading) const { read_ahead_(reading); }
   void Run(const std::vector<tvm::ffi::Any>& tensors) const;
   tvm::ffi::json::Object Stats() const;
@@ -121,7 +124,7 @@ class Network {
   int64_t smallest_budget_ = 0;
   uint64_t state_nbytes_ = 0;
   tvm::ffi::json::Array inputs_, outputs_;
-  tvm::ffi::Function run_, park_, park_sharing_, make_shared_, read_ahead_, leave_lane_, stop_, stats_, resident_, close_;  // of a session that is open
+  tvm::ffi::Function run_, park_, park_sharing_, make_shared_, read_ahead_, leave_lane_, cancel_, stop_, stats_, resident_, close_;  // of a session that is open
 };
 
 }  // namespace flexcomp

@@ -86,9 +86,9 @@ class Pool {
   Submitted Submit(uint64_t ticket, uint32_t model, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors);
   // Waits until the request is done. Throws the error of running the request.
   Answer Wait(uint64_t ticket);
-  // Whether the request will not be run, as the run had not begun.
+  // Whether the request ends as cancelled: it is not begun, or ends after the running kernel.
   bool Cancel(uint64_t ticket);
-  // No one will ask for the request: a waiting one does not begin any more.
+  // No one will ask for the request: the same.
   void Forget(uint64_t ticket) noexcept;
   // Waits for a finished request among those to be collected. One thread calls this, and forgets the request before
   // asking for another; 0: the pool is closed.
@@ -152,6 +152,7 @@ class Pool {
   bool RunsHere(uint32_t lane) noexcept;
   void End(Request& request, Request::End end) noexcept;
   void EndWaiting(Request& request, Request::End end) noexcept;  // that is in no queue any more
+  void CancelNow(Request& request) noexcept;  // that is not done
   void FailWaiting(const Model* model, Request::End end) noexcept;  // nullptr: of all
   void DropLate(Lane& lane) noexcept;
   double NextDeadline() const noexcept;

@@ -159,11 +159,8 @@ bool Pool::Cancel(uint64_t ticket) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<Request> request = requests_.Find(ticket);
-  if (!request || request->running || request->done()) return false;
-  LaneOf(*request).queue.Remove(ticket);
-  ++request->model->cancelled;
-  EndWaiting(*request, Request::End::kCancelled);
-  wake_.notify_all();
+  if (!request || request->done()) return false;
+  CancelNow(*request);
   return true;
 }
 
@@ -172,10 +169,18 @@ void Pool::Forget(uint64_t ticket) noexcept {
   std::shared_ptr<Request> forgotten;  // goes when the lock is open: its tensors may be others' to free
   const std::lock_guard lock(mutex_);
   forgotten = requests_.Forget(ticket);
-  if (!forgotten || forgotten->running || forgotten->done()) return;
-  LaneOf(*forgotten).queue.Remove(ticket);
-  ++forgotten->model->cancelled;
-  EndWaiting(*forgotten, Request::End::kCancelled);
+  if (forgotten && !forgotten->done()) CancelNow(*forgotten);
+}
+
+void Pool::CancelNow(Request& request) noexcept {
+  if (request.running) {
+    request.unwanted = true;
+    request.model->network->Cancel();  // or the inference ends by itself
+    return;
+  }
+  LaneOf(request).queue.Remove(request.queued.id);
+  ++request.model->cancelled;
+  EndWaiting(request, Request::End::kCancelled);
   wake_.notify_all();
 }
 

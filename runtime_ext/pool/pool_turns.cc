@@ -12,10 +12,10 @@ namespace flexcomp {
 namespace {
 
 // Without a copy of its kind, for which there may be no memory.
-bool IsStop(const std::optional<tvm::ffi::Error>& error) noexcept {
+bool IsOf(std::string_view kind, const std::optional<tvm::ffi::Error>& error) noexcept {
   if (!error) return false;
-  const TVMFFIByteArray& kind = static_cast<const tvm::ffi::ErrorObj*>(error->get())->kind;
-  return std::string_view(kind.data, kind.size) == "Stopped";
+  const TVMFFIByteArray& own = static_cast<const tvm::ffi::ErrorObj*>(error->get())->kind;
+  return std::string_view(own.data, own.size) == kind;
 }
 
 }  // namespace
@@ -62,6 +62,7 @@ std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const 
   if (auto error = Caught([&] { lane.memory.Grow(network.ladder()[network.rung].working); })) return error;
   const double started = Now();
   if (auto error = MakeShared(network, lock)) return error;
+  if (request.unwanted) return Caught([] { Raise("CancelledError", "the request was cancelled"); });
   lock.unlock();
   auto error = Caught([&] {
     network.ReadAhead(again);
@@ -107,8 +108,8 @@ std::shared_ptr<Request> Pool::RunFirst(uint32_t number, Lock& lock) noexcept {
   lane.running = nullptr;
   lane.last = &network;
   lane.free = 0;
-  const bool stopped = IsStop(error);
-  if (stopped && !closed_ && !request->forgotten) {
+  const bool stopped = IsOf("Stopped", error);
+  if (stopped && !closed_ && !request->unwanted) {
     ++model.restarts;
     ++model.waiting;
     request->running = false;
@@ -119,12 +120,15 @@ std::shared_ptr<Request> Pool::RunFirst(uint32_t number, Lock& lock) noexcept {
     model.wait_s = request->completion.wait_s;
     model.run_s = took;
     network.noted_at = Now();
-    network.cold = error.has_value();
-    if (!error) {
+    network.cold = error.has_value() && (cold || !IsOf("CancelledError", error));  // what stayed stays then
+    if (request->unwanted) {
+      ++model.cancelled;
+      End(*request, Request::End::kCancelled);
+    } else if (!error) {
       NoteRun(*request, network, cold, reading);
       End(*request, Request::End::kRan);
     } else if (stopped) {
-      End(*request, closed_ ? Request::End::kClosed : Request::End::kCancelled);
+      End(*request, Request::End::kClosed);
     } else {
       ++model.failed;
       request->error = std::move(error);

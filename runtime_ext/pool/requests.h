@@ -49,6 +49,7 @@ struct Request {
   std::vector<tvm::ffi::Any> tensors;
   bool running = false, here = false;  // here: runs in the submitting call
   bool forgotten = false;
+  bool unwanted = false;  // cancelled or forgotten while running
   End end = End::kNone;
   std::optional<tvm::ffi::Error> error{};  // why the request failed
   Completion completion{};

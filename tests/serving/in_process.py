@@ -32,9 +32,13 @@ async def ask(
     length: int | None = None,
     receive: Callable[[], Awaitable[bytes]] | None = None,
     messages: list[Message] | None = None,
+    stay: Callable[[], Awaitable[object]] | None = None,
     **state: object,
 ) -> int:
-    """Status of the answer, whose `messages` come one by one. `receive` gives a body of that length; then the client waits."""
+    """Status of the answer, whose `messages` come one by one.
+
+    `receive` gives a body of that length; then the client waits, until `stay` ends if that is given.
+    """
     messages = [] if messages is None else messages
     waits = receive is None
 
@@ -43,7 +47,7 @@ async def ask(
         if not waits:
             waits = True
             return {"type": "http.request", "body": await receive()}
-        await asyncio.sleep(60)
+        await (stay() if stay else asyncio.sleep(60))
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
