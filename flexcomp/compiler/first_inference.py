@@ -135,7 +135,7 @@ def _first(
         steps[one.step] = replace(step, count=own.weights.blocks)
         if not own.scratch_nbytes:
             scratch_at[one.step] = -1
-        place = {"source": one.pages[0], "nbytes": one.pages[1], "address": one.at}
+        place = {"form": 0, "source": one.pages[0], "nbytes": one.pages[1], "address": one.at}
         segments[one.segment] = replace(segments[one.segment], **place)
     problem = replace(form.problem, layers=tuple(layers))
     return problem, replace(planned, steps=tuple(steps), scratch_at=tuple(scratch_at), segments=tuple(segments))

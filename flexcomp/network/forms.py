@@ -16,9 +16,6 @@ from .lowered import operand_bytes
 from .value_uses import planned_values
 from .variants import Choice, Network
 
-# Bytes between different weights in the file of prepared weights that plans are made for.
-_APART = 2**36
-
 
 @dataclass(frozen=True)
 class Costs:
@@ -139,7 +136,8 @@ def planned_layer(layer: Layer, index: int, costs: Costs) -> plan.Layer:
     if weights and weights.preparation:
         packed = replace(
             packed,
-            offset=_APART * (costs.made_as[index] + 1),
+            offset=0,
+            form=costs.made_as[index] + 1,
             read=weights.stored_nbytes / weights.nbytes,
             prepare_s=costs.prepare_s,
             stored=preparing.stored_of(layer),

@@ -114,6 +114,8 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
             begin = weights.offset + step.first * weights.block_nbytes
             end = begin + step.count * weights.block_nbytes
             wanted.append((begin, end))
+            if segment.form != weights.form:
+                reasons.append(f"load {index} brings weights of form {segment.form}, but step {number} needs form {weights.form}")
             if not (segment.source <= begin and end <= segment.source + segment.nbytes):
                 covered = f"[{segment.source}, {segment.source + segment.nbytes})"
                 reasons.append(f"load {index} covers {covered}, but step {number} needs [{begin}, {end})")
@@ -166,7 +168,7 @@ def _again(problem: Problem, plan: Plan, number: int, load: int) -> list[str]:
     if weights is None:
         return [f"step {number} uses load {load} again, but has no weights"]
     reasons = []
-    if problem.layers[plan.steps[segment.step].layer].weights != weights and weights.prepare_s:
+    if segment.form != weights.form or (problem.layers[plan.steps[segment.step].layer].weights != weights and weights.prepare_s):
         reasons.append(f"step {number} uses load {load} again, which prepares other weights")
     begin = weights.offset + step.first * weights.block_nbytes
     end = begin + step.count * weights.block_nbytes

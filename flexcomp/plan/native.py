@@ -145,14 +145,14 @@ class NativeProblem:
         result = self.attempt(layout, inf, *choice)
         assert result is not None
         steps, need = array("q", bytes(24 * result.steps)), array("q", bytes(8 * result.steps))
-        segments, again = array("q", bytes(72 * result.segments)), array("q", bytes(16 * result.again))
+        segments, again = array("q", bytes(80 * result.segments)), array("q", bytes(16 * result.again))
         _library().FlexcompPlannerPlan(self._handle, *map(_address, (steps, segments, need, again)))
         return (
             result,
             tuple(Step(*row) for row in _rows(steps, 3)),
             tuple(
-                Segment(step, source, nbytes, address, after, bool(pinned), count, bool(ahead), kept_at)
-                for step, source, nbytes, address, after, pinned, count, ahead, kept_at in _rows(segments, 9)
+                Segment(step, source, nbytes, address, after, bool(pinned), count, bool(ahead), kept_at, form)
+                for step, source, nbytes, address, after, pinned, count, ahead, kept_at, form in _rows(segments, 10)
             ),
             tuple(need),
             tuple(_rows(again, 2)),
@@ -255,7 +255,7 @@ def _rows(numbers: array, width: int) -> Iterator[tuple[int, ...]]:
 
 def _weights_row(layer: Layer) -> tuple[int, ...]:
     weights = layer.weights
-    own = (weights.offset, weights.blocks, weights.block_nbytes) if weights else (0, 0, 0)
+    own = (weights.offset, weights.blocks, weights.block_nbytes, weights.form) if weights else (0, 0, 0, 0)
     return (*own, *(_STORED_ROW(weights.stored) if weights and weights.stored else (0, 0, 0, 0, 0)))
 
 

@@ -76,14 +76,15 @@ def stored_blocks(channels: int, stored: int, prepared: int, first: int, count: 
 class Weights:
     """The weights of a layer: a byte range of the weights file in equal blocks, sliceable between blocks."""
 
-    offset: int  # bytes in the file's data section; multiple of 64
+    offset: int  # bytes in the file's data section, or in their own form; multiple of 64
     blocks: int
     block_nbytes: int
     # For weights that are prepared on loading, mostly from fewer bytes: bytes read and seconds of one core, per prepared
-    # byte, and the source. Their range belongs to an imaginary file of prepared weights, far from all other ranges.
+    # byte, and the source.
     read: float = 1.0
     prepare_s: float = 0.0
     stored: Stored | None = None
+    form: int = 0  # that the bytes have: 0 for those of the file, otherwise a number for each preparation of each source
 
     def __post_init__(self) -> None:
         name = f"weights at {self.offset}, {self.blocks} blocks of {self.block_nbytes} bytes"
@@ -284,7 +285,7 @@ class Segment:
     """
 
     step: int  # the first step served
-    source: int  # bytes in the data section; multiple of 4096
+    source: int  # bytes in the data section, or in the weights' own form; multiple of 4096
     nbytes: int  # multiple of 4096
     address: int  # arena address; multiple of 4096
     after: int  # steps of the inference that must be computed before the load may start
@@ -294,6 +295,7 @@ class Segment:
     # Arena address, a multiple of 4096, of the stored weights from which every inference prepares the segment. Stored weights
     # stay in the arena and are read in the first inference only. -1: read each time, or pinned.
     kept_at: int = -1
+    form: int = 0  # of the weights (`Weights.form`)
 
 
 def extent(ranges: Iterable[tuple[int, int]]) -> int:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from flexcomp import plan
 from flexcomp.program import Layer, Prediction, Program, Rung, ValueArg
 
-_APART = 2**36  # bytes between the imaginary files of different prepared weights, as in builds
-
 
 def problem_of(program: Program, rung: Rung, assumed: Prediction) -> plan.Problem:
     """The rung's layers and buffers, with the times that the build assumed."""
@@ -31,7 +29,7 @@ def _as_planned(layer: Layer, planned: plan.Layer) -> plan.Layer:
         return planned
     offset, panel = layer.weights.offset, layer.panel.type
     stored = plan.Stored(offset, made.block_nbytes, made.channels, made.stored.shape[-1], panel.shape[-1])
-    return replace(planned, weights=replace(planned.weights, offset=_APART * (1 + offset // plan.ALIGN), stored=stored))
+    return replace(planned, weights=replace(planned.weights, offset=0, form=1 + offset // plan.ALIGN, stored=stored))
 
 
 def _buffers(program: Program, rung: Rung, order: Sequence[int]) -> Iterator[plan.Buffer]:

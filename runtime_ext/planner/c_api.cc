@@ -61,9 +61,9 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerNew(int64_t layers, const double* times,
     made->problem.storage = *storage;
     for (int64_t layer = 0; layer < layers; ++layer) {
       const double* time = times + 4 * layer;
-      const int64_t* row = weights + 8 * layer;
-      const Weights own{row[0], row[1], row[2]};
-      const Stored stored{row[3], row[4], row[5], row[6], row[7]};
+      const int64_t* row = weights + 9 * layer;
+      const Weights own{row[0], row[1], row[2], row[3]};
+      const Stored stored{row[4], row[5], row[6], row[7], row[8]};
       size_t twin = 0;
       while (twin < made->problem.layers.size() && !(own.blocks && made->problem.layers[twin].weights == own)) ++twin;
       made->problem.shares |= static_cast<int64_t>(twin) < layer;

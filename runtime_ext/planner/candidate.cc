@@ -109,7 +109,7 @@ void Assemble(const Problem& problem, const Layout& layout, const std::vector<Pi
     loads.push_back(place.again < 0 ? static_cast<int64_t>(plan.segments.size()) : loads[place.again]);
     if (place.again < 0) {
       plan.segments.push_back({piece.step, piece.source, piece.nbytes, address, place.after, pinned[piece.step],
-                               piece.end - piece.step, place.ahead, kept_at[piece.step]});
+                               piece.end - piece.step, place.ahead, kept_at[piece.step], piece.form});
     }
     for (int64_t step = piece.step; step < piece.end; ++step) {
       if (!problem.layers[plan.steps[step].layer].weighted()) continue;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "slicing.h"
 
@@ -15,15 +15,15 @@ void PiecesOf(const Problem& problem, const std::vector<Step>& steps, std::vecto
     if (!layer.weighted()) continue;
     const FileRange range = FileRangeOf(layer.weights, steps[index].first, steps[index].count);
     const int64_t step = static_cast<int64_t>(index);
-    pieces->push_back({step, step + 1, range.source, range.nbytes});
+    pieces->push_back({step, step + 1, range.source, range.nbytes, layer.weights.form});
   }
 }
 
 std::vector<size_t> FirstAlike(const std::vector<Piece>& pieces, const std::vector<char>& apart) {
-  std::map<std::tuple<bool, int64_t, int64_t>, size_t> first;
+  std::map<std::pair<bool, std::array<int64_t, 3>>, size_t> first;
   std::vector<size_t> alike;
   for (const Piece& piece : pieces) {
-    const std::tuple key{apart[piece.step] != 0, piece.source, piece.nbytes};
+    const std::pair key{apart[piece.step] != 0, piece.key()};
     alike.push_back(first.emplace(key, alike.size()).first->second);
   }
   return alike;
@@ -43,10 +43,11 @@ void Join(const std::vector<Step>& steps, const std::vector<int64_t>& limit, int
       Piece& last = (*pieces)[done - 1];
       const int64_t behind = last.source + last.nbytes - piece.source;  // 0 or a page that both need
       const int64_t nbytes = piece.source + piece.nbytes - last.source;
-      if (!apart[piece.step] && !apart[last.step] && (behind == 0 || behind == kPage) && nbytes <= most) {
+      const bool neighbours = piece.form == last.form && (behind == 0 || behind == kPage);
+      if (neighbours && !apart[piece.step] && !apart[last.step] && nbytes <= most) {
         const int64_t all = std::min(fits, least(last.end, piece.end));
         if (nbytes <= all) {
-          last = {last.step, piece.end, last.source, nbytes};
+          last = {last.step, piece.end, last.source, nbytes, last.form};
           fits = all;
           continue;
         }

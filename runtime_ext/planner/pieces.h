@@ -1,6 +1,7 @@
 // Units of loading: the weights of a step, or of several small steps in a row (flexcomp/plan, pieces.py).
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "problem.h"
@@ -9,8 +10,9 @@ namespace flexcomp::planner {
 
 // A segment that has no place yet, for steps [step, end).
 struct Piece {
-  int64_t step, end, source, nbytes;
+  int64_t step, end, source, nbytes, form;
 
+  std::array<int64_t, 3> key() const { return {form, source, nbytes}; }  // of its bytes
   int64_t pages() const { return nbytes / kPage; }
 };
 

@@ -54,10 +54,10 @@ bool Preloading::Run(std::vector<Place>* places) {
 
 bool Preloading::PlaceAll(std::vector<Place>* places) {
   const std::vector<Piece> given = std::exchange(pieces_, {});
-  std::map<std::pair<int64_t, int64_t>, std::pair<size_t, size_t>> brought;  // by (source, bytes): indices into `given`, pieces_
+  std::map<std::array<int64_t, 3>, std::pair<size_t, size_t>> brought;  // by their keys: indices into `given`, pieces_
   int64_t earliest = 0;
   for (const Piece& piece : given) {
-    const auto held = hold_ ? brought.find({piece.source, piece.nbytes}) : brought.end();
+    const auto held = hold_ ? brought.find(piece.key()) : brought.end();
     if (held != brought.end()) {
       Piece& holder = pieces_[held->second.second];
       const Place& place = (*places)[held->second.second];
@@ -74,7 +74,7 @@ bool Preloading::PlaceAll(std::vector<Place>* places) {
     earliest = after;
     places->push_back({after, Choose(piece.pages())});
     Occupy(after, piece.end, places->back(), piece.pages());
-    if (hold_) brought[{piece.source, piece.nbytes}] = {again_.size(), pieces_.size()};
+    if (hold_) brought[piece.key()] = {again_.size(), pieces_.size()};
     pieces_.push_back(piece);
     again_.push_back(-1);
   }

@@ -24,6 +24,7 @@ struct Storage {
 
 struct Weights {
   int64_t offset, blocks, block_nbytes;  // no blocks: a layer without weights
+  int64_t form;                          // 0: as in the file
 
   bool operator==(const Weights&) const = default;
 };
@@ -64,6 +65,7 @@ struct Problem {
 struct Segment {
   int64_t step, source, nbytes, address, after, pinned, count, ahead;
   int64_t kept_at;  // -1: its stored weights are not kept
+  int64_t form;     // of the weights
   bool kept() const { return kept_at >= 0; }
 };
 

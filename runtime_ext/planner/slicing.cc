@@ -39,7 +39,7 @@ int64_t StoredPages(const Stored& stored, int64_t first, int64_t count) {
   const int64_t end = std::min((first + count - 1) * stored.prepared, last) + stored.prepared;
   const int64_t low = std::min(begin / stored.width, (stored.channels + stored.width - 1) / stored.width - 1);
   const int64_t some = (end + stored.width - 1) / stored.width - low;
-  return FileRangeOf({stored.offset, 1, stored.block_nbytes}, low, some).nbytes / kPage;
+  return FileRangeOf({stored.offset, 1, stored.block_nbytes, 0}, low, some).nbytes / kPage;
 }
 
 int64_t FinestSegment(const Weights& weights) { return weights.blocks ? LargestSegment(weights, weights.blocks) : 0; }

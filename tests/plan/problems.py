@@ -26,11 +26,11 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
         elif draw(st.booleans()):
             blocks = draw(st.integers(1, 9))
             prepare_s = draw(st.sampled_from([0.0, 0.0, 1e-10, 1e-8]))
-            apart = 2 * PAGE if prepare_s else 0
-            weights = Weights(offset + apart, blocks, ALIGN * draw(st.integers(1, 200)))
+            weights = Weights(offset, blocks, ALIGN * draw(st.integers(1, 200)))
             if prepare_s:
-                weights = replace(weights, prepare_s=prepare_s, **draw(stored_for(weights)))
-            offset += apart + -(-weights.nbytes // ALIGN) * ALIGN + (apart or draw(st.sampled_from([0, ALIGN, PAGE])))
+                weights = replace(weights, offset=0, form=index + 1, prepare_s=prepare_s, **draw(stored_for(weights)))
+            else:
+                offset += -(-weights.nbytes // ALIGN) * ALIGN + draw(st.sampled_from([0, ALIGN, PAGE]))
         scratch = ALIGN * draw(st.sampled_from([0, 0, 1, 7, 100]))
         layers.append(Layer(f"layer{index}", scratch, weights, draw(st.floats(0, 1e-3))))
     starts = [0] * draw(st.integers(1, 2)) + list(range(count))
@@ -220,7 +220,7 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
                 segment = segment_of[index]
                 begin = layer.weights.offset + step.first * layer.weights.block_nbytes - segment.source
                 nbytes = step.count * layer.weights.block_nbytes
-                if begin < 0 or begin + nbytes > segment.nbytes:
+                if segment.form != layer.weights.form or begin < 0 or begin + nbytes > segment.nbytes:
                     return False
                 if not holds(("load", segment.step), segment.address + begin, nbytes):
                     return False

@@ -134,7 +134,8 @@ def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
         else:
             index = data.draw(st.integers(0, len(good.segments) - 1))
             segment = broken.segments[index]
-            change = data.draw(st.sampled_from(["address", "after", "pinned", "ahead", "count", "source", "swap", "kept"]))
+            kinds = ["address", "after", "pinned", "ahead", "count", "source", "form", "swap", "kept"]
+            change = data.draw(st.sampled_from(kinds))
             if change == "address":
                 segment = replace(segment, address=page)
             elif change == "after":
@@ -147,6 +148,8 @@ def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
                 segment = replace(segment, ahead=not segment.ahead, after=data.draw(st.integers(0, len(good.steps))))
             elif change == "count":
                 segment = replace(segment, count=max(1, segment.count + data.draw(st.sampled_from([-1, 1]))))
+            elif change == "form":
+                segment = replace(segment, form=segment.form + data.draw(st.sampled_from([-1, 1])))
             elif change == "source":
                 segment = replace(segment, source=segment.source + data.draw(st.sampled_from([-PAGE, PAGE])))
             else:
@@ -211,6 +214,7 @@ def test_the_plan_by_hand_is_right() -> None:
             "load 1 (for step 1) at [20480, 28672): outside the arena of 24576 B or not aligned",
         ),
         (lambda p: segment(p, 1, address=4 * PAGE + 64), "load 1: address 16448 is not a multiple of 4096"),
+        (lambda p: segment(p, 1, form=2), "load 1 brings weights of form 2, but step 1 needs form 0"),
         (lambda p: segment(p, 1, nbytes=PAGE), "load 1 covers [0, 4096), but step 1 needs [2112, 4160)"),
         (lambda p: segment(p, 2, nbytes=4 * PAGE), "load 2: 16384 B for 1000 B of weights"),
         (lambda p: segment(p, 2, step=1), "step 1 is loaded twice, by loads 1 and 2"),

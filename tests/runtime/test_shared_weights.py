@@ -15,7 +15,8 @@ from benchmarks.networks.graph import Graph
 from flexcomp import runtime_ext
 from flexcomp.errors import StorageError
 from flexcomp.program.program_bytes import PROGRAM_KIND
-from tests.by_hand import encode_program
+from flexcomp.program.tapes import Copy, Tape
+from tests.by_hand import encode_program, written
 from tests.runtime import tiny as builder
 
 _MB = 1 << 20
@@ -234,3 +235,38 @@ def test_prepared_weights_are_shared(tmp_path):
         pool.remove("10")
         for name, output in pool.run("100", picture).items():
             np.testing.assert_array_equal(output, expected[100][name])
+
+
+def _staged(program, load: int, via: int):
+    """With everything in memory, one load is read to the place of another, and copied to its own before that one is read."""
+    *others, rung = written(program).rungs
+    reads = {one.load: one for one in rung.tapes.operations}
+    place = reads[via].to
+    staged = (replace(reads[load], to=place, early=False), Copy(load, place, reads[load].nbytes, reads[load].to))
+    reads[via] = replace(reads[via], early=False)
+    table = [one for number in sorted(reads) for one in (staged if number == load else (reads[number],))]
+    order = sorted(table, key=lambda one: one.load != load)
+    turns = tuple((table.index(one), 0) for one in order)
+    needed = len(table)
+    first = Tape(turns, tuple(needed if need else 0 for need in rung.tapes.first.need))
+    tapes = replace(rung.tapes, operations=tuple(table), first=first, fill=Tape(turns, ()))
+    return replace(program, rungs=(*others, replace(rung, tapes=tapes)))
+
+
+@pytest.mark.parametrize(
+    ("load", "via", "lost"),
+    [
+        (11, 0, 1),  # through a place that would be given up
+        (0, 11, 1),  # what would not be read any more goes through a place that stays
+        (0, 2, 2),  # both
+    ],
+)
+def test_weights_whose_places_other_operations_use_are_not_shared(both, alone, compiled, tmp_path, x, load, via, lost):
+    def plan(program):
+        return _staged(_faster(program), load, via)
+
+    networks = both | {"long": builder.export(tmp_path / "staged.so", "shared_", 6, compiled=compiled, plan=plan)}
+    with _pool(4 * _MB, networks) as pool:
+        assert pool.plan().shared_bytes == _COMMON - lost * _LAYER
+        for _ in range(2):
+            _equal(_run(pool, networks, x), alone)

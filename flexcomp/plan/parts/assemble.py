@@ -54,7 +54,7 @@ def assemble(
             segments.append(
                 Segment(
                     piece.step, piece.source, piece.nbytes, address, place.after, stays, count, place.ahead,
-                    kept[piece.step][0] * PAGE if piece.step in kept else -1,
+                    kept[piece.step][0] * PAGE if piece.step in kept else -1, piece.form,
                 )
             )  # fmt: skip
         for step in range(piece.step, piece.end):

@@ -19,8 +19,14 @@ class Piece:
 
     step: int
     end: int
-    source: int  # bytes in the data section; multiple of 4096
+    source: int  # bytes in the data section, or in the weights' own form; multiple of 4096
     nbytes: int  # multiple of 4096
+    form: int  # of the weights
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Of its bytes."""
+        return self.form, self.source, self.nbytes
 
     @property
     def pages(self) -> int:
@@ -34,14 +40,14 @@ def pieces_of(problem: Problem, steps: Sequence[Step]) -> list[Piece]:
     for index, step in enumerate(steps):
         weights = problem.layers[step.layer].weights
         if weights is not None:
-            pieces.append(Piece(index, index + 1, *file_range(weights, step.first, step.count)))
+            pieces.append(Piece(index, index + 1, *file_range(weights, step.first, step.count), weights.form))
     return pieces
 
 
 def first_alike(pieces: Sequence[Piece], apart: Collection[int] = ()) -> list[int]:
     """Per piece the position of the first piece with the same pages; the steps in `apart` are compared only with each other."""
-    first: dict[tuple[bool, int, int], int] = {}
-    return [first.setdefault((piece.step in apart, piece.source, piece.nbytes), at) for at, piece in enumerate(pieces)]
+    first: dict[tuple[bool, tuple[int, int, int]], int] = {}
+    return [first.setdefault((piece.step in apart, piece.key), at) for at, piece in enumerate(pieces)]
 
 
 def join(pieces: Sequence[Piece], limit: Sequence[int], most: int, apart: Collection[int] = ()) -> list[Piece]:
@@ -55,8 +61,8 @@ def join(pieces: Sequence[Piece], limit: Sequence[int], most: int, apart: Collec
             last = joined[-1]
             behind = last.source + last.nbytes - piece.source  # 0 or a page that both need
             nbytes = piece.source + piece.nbytes - last.source
-            if behind in (0, PAGE) and nbytes <= most and nbytes <= min(limit[last.step : piece.end]):
-                joined[-1] = Piece(last.step, piece.end, last.source, nbytes)
+            if piece.form == last.form and behind in (0, PAGE) and nbytes <= most and nbytes <= min(limit[last.step : piece.end]):
+                joined[-1] = Piece(last.step, piece.end, last.source, nbytes, last.form)
                 continue
         joined.append(piece)
     return joined

@@ -110,16 +110,16 @@ def preload(
     """
     result: list[Place] = []
     ends = [piece.end for piece in pieces]
-    brought: dict[tuple[int, int], int] = {}
+    brought: dict[tuple[int, int, int], int] = {}
     earliest = 0
     for at, piece in enumerate(pieces):
-        held = brought.get((piece.source, piece.nbytes), -1) if hold else -1
+        held = brought.get(piece.key, -1) if hold else -1
         if held >= 0 and is_free(free, ends[held], piece.end, result[held].first, piece.pages):
             occupy(free, ends[held], piece.end, result[held].first, piece.pages)
             ends[held] = piece.end
             result.append(Place(0, 0, again=held))
             continue
-        brought[piece.source, piece.nbytes] = at
+        brought[piece.key] = at
         found = earliest_place(free, piece.step, piece.end, earliest, piece.pages, within)
         if found is None and within != -1:
             found = earliest_place(free, piece.step, piece.end, earliest, piece.pages)

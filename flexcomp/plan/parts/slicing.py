@@ -11,7 +11,7 @@ from ..problem import PAGE, Layer, Problem, Step, Weights
 
 
 def file_range(weights: Weights, first: int, count: int) -> tuple[int, int]:
-    """(source, nbytes) of the pages of the data section that hold blocks [first, first + count)."""
+    """(source, nbytes) of the pages of the data section, or of a form, that hold blocks [first, first + count)."""
     begin = weights.offset + first * weights.block_nbytes
     source = begin - begin % PAGE
     end = begin + count * weights.block_nbytes
