@@ -3,7 +3,7 @@
 // everything PROGRAM KERNELS WEIGHTS X Y SECONDS SEED [KIND]
 //
 // PROGRAM is an encoded program, KERNELS the library of its kernels, X and Y an input and its output. A few sessions, each
-// opened in its own way, are used by threads that run inferences, set budgets, follow one that others change, ask for
+// opened in its own way, are used by threads that run inferences and cancel them, set budgets, follow one that others change, ask for
 // states and traces, measure the storage, and open sessions anew while others use them. Prints how often each was done; exits with
 // 1 if an output or an error was wrong. With KIND, that of programs' modules, they use a pool of
 // models instead (pooled.cc). Races are the sanitizer's to report.
@@ -84,7 +84,7 @@ class Everything {
     int pause_us;  // the longest
     void (Everything::*act)(Open&, Random&);
   };
-  static const std::array<Kind, 7> kKinds;
+  static const std::array<Kind, 8> kKinds;
 
   void Try(const Kind& kind, Random& random) {
     const Place place = At(random() % kSessions);
@@ -94,7 +94,7 @@ class Everything {
     } catch (const tvm::ffi::Error& error) {
       const bool closed = place->closing && error.kind() == "ExecutionError";
       const bool disturbed = kind.act == &Everything::ReadRate && error.kind() == "ExecutionError";
-      if (!closed && !disturbed) Fail(std::string(kind.name) + ": " + error.kind() + ": " + error.message());
+      if (!closed && !disturbed && error.kind() != "CancelledError") Fail(std::string(kind.name) + ": " + error.kind() + ": " + error.message());
     } catch (const std::exception& error) {
       Fail(std::string(kind.name) + ": " + error.what());
     }
@@ -148,6 +148,8 @@ class Everything {
     if (program_->rungs[open.session->state().rung].budget > allowed) open.session->SetBudget(allowed);
   }
 
+  void Cancel(Open& open, Random&) { open.session->Cancel(); }
+
   void Ask(Open& open, Random&) {
     const Session::State state = open.session->state();
     if (state.rung >= program_->rungs.size()) throw std::runtime_error("a rung that there is not");
@@ -179,14 +181,15 @@ class Everything {
   const uint64_t seed_;
   std::mutex mutex_;
   std::array<Place, kSessions> places_;
-  std::array<std::atomic<uint64_t>, 7> counts_{};
+  std::array<std::atomic<uint64_t>, 8> counts_{};
   std::atomic<bool> failed_{false};
 };
 
-const std::array<Everything::Kind, 7> Everything::kKinds = {{
+const std::array<Everything::Kind, 8> Everything::kKinds = {{
     {"inferences", 4, 1000, &Everything::Infer},
     {"budgets set", 2, 10000, &Everything::SetBudget},
     {"budgets followed", 1, 10000, &Everything::Follow},
+    {"cancelled", 1, 10000, &Everything::Cancel},
     {"states", 1, 1000, &Everything::Ask},
     {"traces", 1, 2000, &Everything::Trace},
     {"storage measured", 1, 20000, &Everything::ReadRate},

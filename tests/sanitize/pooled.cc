@@ -123,8 +123,14 @@ class Pooled {
     const auto forget = [this](const uint64_t* each) { pool_->Forget(*each); };
     const std::unique_ptr<const uint64_t, decltype(forget)> request(&ticket, forget);
     if (pool_->Submit(ticket, numbers_[random() % kNames], options, {x, y}).admission != flexcomp::Pool::Admission::kWaits) return;
-    if (random() % 8 == 0 && pool_->Cancel(ticket)) return;
+    bool cancelled = false;
+    if (random() % 8 == 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));  // the request may run
+      cancelled = pool_->Cancel(ticket);
+    }
     const flexcomp::Answer answer = pool_->Wait(ticket);
+    if (answer.cancelled != cancelled) throw std::runtime_error("a request was cancelled by nobody, or was not");
+    if (cancelled) return;
     const auto* out = static_cast<const float*>(y.data_ptr());
     for (size_t i = 0; !answer.refusal && i < y_.size(); ++i)
       if (!(std::abs(out[i] - y_[i]) <= 1e-5f + 1e-4f * std::abs(y_[i]))) throw std::runtime_error("a wrong output");

@@ -8,7 +8,7 @@ from tests.sanitize import everything
 from tests.sanitize.threads import why_not
 
 
-@pytest.mark.parametrize(("pool", "seed", "kinds"), [(False, 3, 7), (True, 2, 5), (True, 3, 5)])
+@pytest.mark.parametrize(("pool", "seed", "kinds"), [(False, 3, 8), (True, 2, 5), (True, 3, 5)])
 def test_no_thread_races_with_another(tmp_path, pool, seed, kinds):
     """Of sessions, of a pool with one lane, and with two."""
     if reason := why_not(tmp_path):
