@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import math
 import os
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,9 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxslim
 from google.protobuf.message import DecodeError
-from onnxslim.third_party.onnx_graphsurgeon.util.exception import OnnxGraphSurgeonException
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 from flexcomp.frontend import onnx_file
@@ -28,7 +24,7 @@ from flexcomp.frontend.domains import DEFAULT, require_fixed, require_own_domain
 from flexcomp.frontend.dropouts import write_dropouts
 from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.external_data import constants_as_weights, external_tensors, hold, locations, read_external
-from flexcomp.frontend.fold import LARGEST, fold_constants
+from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.inference import PROTOBUF_LIMIT, infer_shapes, require_consistent
 from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
@@ -40,18 +36,9 @@ from flexcomp.frontend.ranges import require_countable
 from flexcomp.frontend.schemas import leave_out_empty_words
 from flexcomp.frontend.selected_count import count_selected
 from flexcomp.frontend.sequences import require_known_sequences, write_sequences
-
-logger = logging.getLogger(__name__)
+from flexcomp.frontend.slimming import slim
 
 _MOST_ELEMENTS = 2**31  # from which on kernels cannot count them
-_OLDEST_SLIMMED = 7  # opset
-_SCALING = ["FusionConvBN", "FusionConvTransposeBN", "FusionConvMul", "FusionConvTransposeMul"]  # of onnxslim's fusions
-_MOST_FOLDED_NBYTES = 8 * LARGEST  # of a result: larger ones are folded where they need not be written into the model
-# Foreign code with no errors of its own: what malformed input makes it raise.
-_SLIMMING_ERRORS = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
-    ValueError, DecodeError, OnnxGraphSurgeonException,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -213,7 +200,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     require_fixed(model.graph)
     require_known_types(model)
     require_countable(model.graph)
-    model = _slim(model)
+    model = slim(model)
     compute_on_integers(model)
     recognise_cache_writes(model)
 
@@ -314,37 +301,6 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         return infer_shapes(model)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"the shapes in the model contradict each other: {_one_line(error)}") from None
-
-
-def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
-    # onnxslim's own inference of shapes answers None for older opsets.
-    old = any(o.version < _OLDEST_SLIMMED for o in model.opset_import if o.domain in DEFAULT)
-    places = {name: place for node in model.graph.node for place, name in enumerate(node.output) if name}
-    # Scales that are multiplied into a weight of several convolutions would make as many weights of it.
-    convolutions = (node for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose"))
-    weights = Counter(name for node in convolutions for name in node.input[1:2])
-    skipped = _SCALING if max(weights.values(), default=0) > 1 else None
-    given = _inferred(model) if old else model
-    try:
-        slim = onnxslim.slim(given, no_shape_infer=old, size_threshold=_MOST_FOLDED_NBYTES, skip_fusion_patterns=skipped)
-        _put_results_back(slim.graph, places)
-        return slim
-    except _SLIMMING_ERRORS as error:
-        logger.warning(
-            "the model is imported as it is, and shapes that it computes may be refused: onnxslim cannot simplify it: %s",
-            _one_line(error),
-        )
-    return _inferred(model)
-
-
-def _put_results_back(graph: onnx.GraphProto, places: Mapping[str, int]) -> None:
-    """Let results be at their places again: onnxslim drops one that it computes itself, and the next one moves up."""
-    for node in graph.node:
-        own = {places[name]: name for name in node.output if name in places}
-        if own and list(own) != list(range(len(node.output))) and len(own) == sum(map(bool, node.output)):
-            names = [own.get(place, f"{node.name or node.op_type}/dropped/{place}") for place in range(max(own) + 1)]
-            del node.output[:]
-            node.output.extend(names)
 
 
 def _example(dims: Sequence[int | str]) -> list[int]:

@@ -139,3 +139,13 @@ def test_a_part_without_elements_is_left_out_of_a_concatenation(tmp_path):
     model = network(node("Concat", "x", "none", "x", axis=0), y=(4, 3), weights={"none": np.zeros((0, 3), "f4")})
     x = np.float32([[1, 2, 3], [4, 5, 6]])
     np.testing.assert_array_equal(run(model, tmp_path, x), np.concatenate([x, x]))
+
+
+@pytest.mark.parametrize("kind", ["Hardmax", "LogSoftmax", "Softmax"])
+def test_an_operator_that_onnxs_reference_gets_wrong_is_not_folded(kind, tmp_path):
+    """Before opset 13 a softmax from axis 0 on is one of all elements; the reference computes it along the axis alone."""
+    value = np.random.default_rng(0).standard_normal((2, 3)).astype("f4")
+    model = network(node(kind, "v", out="s", axis=0), node("Add", "s", "x"), y=(2, 3), weights={"v": value}, opset=12)
+    exponents = np.exp(value) / np.exp(value).sum()
+    expected = {"Hardmax": value == value.max(), "LogSoftmax": np.log(exponents), "Softmax": exponents}[kind]
+    np.testing.assert_allclose(run(model, tmp_path, np.zeros((2, 3), "f4")), expected, rtol=1e-5)

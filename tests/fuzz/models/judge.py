@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import onnx
 import flexcomp
 from flexcomp.errors import FlexcompError
 from flexcomp.frontend import Imported, load_model
+from flexcomp.passes.ir import bindings
 from tests import joint
 from tests.fuzz.models import oracle
 from tests.fuzz.models.doubts import doubt
@@ -64,7 +66,10 @@ def subject(seed: int, index: int, kept: Path) -> Subject:
         return Subject(index, model, inputs)
     # Graphs that are drawn in a row are of one opset: they can be built together.
     graph = draw(rng, random.Random(seed * 7919 + index // 64).choice(OPSETS))
-    return Subject(index, graph.model(), graph.inputs)
+    model = graph.model()
+    for node in model.graph.node:  # a refusal of graphs that are built together says whose node it is
+        node.name = f"g{index}{node.name}"
+    return Subject(index, model, graph.inputs)
 
 
 _kept_cases: list = []
@@ -132,15 +137,14 @@ def _refused(each: Subject, truth: oracle.Truth | None, refusal: _Refusal) -> Ve
 
 
 def build(group: list[Candidate], note: Note) -> Iterator[Verdict]:
-    """Build a group as one; where that fails, its halves."""
+    """Build a group as one; where that fails, it is parted."""
     indices = [each.subject.index for each in group]
     note(indices, "build")
     built: list = []
     refusal = _attempt(lambda: built.append(_built(group)))
     if refusal is not None and len(group) > 1:
-        middle = len(group) // 2
-        yield from build(group[:middle], note)
-        yield from build(group[middle:], note)
+        for part in _parted(group, refusal):
+            yield from build(part, note)
         return
     if refusal is not None:
         yield _refused(group[0].subject, group[0].truth, refusal)
@@ -158,8 +162,8 @@ def build(group: list[Candidate], note: Note) -> Iterator[Verdict]:
     note(indices, "run")
     refusal = _attempt(run)
     if refusal is not None and len(group) > 1:
-        for one in group:
-            yield from build([one], note)
+        for part in _parted(group, refusal):
+            yield from build(part, note)
         return
     for mark, each in marked:
         if refusal is not None:
@@ -171,6 +175,22 @@ def build(group: list[Candidate], note: Note) -> Iterator[Verdict]:
         else:
             outputs = {budget: {n: all_of[mark + n] for n in each.truth.outputs} for budget, all_of in found.items()}
             yield _compare(each.subject, each.truth, outputs)
+
+
+def _parted(group: list[Candidate], refusal: _Refusal) -> list[list[Candidate]]:
+    """Graphs with a node of the name that is refused, and the others; halves where the name tells nothing."""
+    named = re.search(r"node '([^']*)'", refusal.words)
+    parts: tuple[list[Candidate], list[Candidate]] = [], []
+    for each in group:
+        parts[bool(named and named[1] in _names(each))].append(each)
+    if all(parts):
+        return list(parts)
+    middle = len(group) // 2
+    return [group[:middle], group[middle:]]
+
+
+def _names(each: Candidate) -> set[str]:
+    return {bound.var.name for bound in bindings(each.imported.mod["main"])}
 
 
 def _built(group: list[Candidate]) -> flexcomp.Artifact:
