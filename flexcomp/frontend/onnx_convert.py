@@ -12,6 +12,7 @@ import io
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,6 +23,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import require_converters
+from flexcomp.frontend.inference import infer, static_types
 from flexcomp.frontend.node_names import name_all, variable_name
 from flexcomp.frontend.node_names import output_names as named_outputs
 from flexcomp.frontend.onnx_model import OnnxModel, graph_inputs
@@ -30,7 +32,7 @@ from flexcomp.frontend.operators.indexing import check_indices
 from flexcomp.frontend.operators.nothing import without_elements
 from flexcomp.frontend.operators.pads import require_windows, resolve_auto_pad
 from flexcomp.frontend.operators.parameters import require_axis, require_parameters
-from flexcomp.frontend.tensor_shapes import require_static
+from flexcomp.frontend.tensor_shapes import require_inferred, require_static
 
 _WRITTEN_OUT = re.compile(r'ir\.Op\([^"]*name="relax\.([\w.]+)".*?support_level=\d+\)')
 # The importer has no errors of its own: these are what its converters raise on what they cannot do.
@@ -48,6 +50,7 @@ def convert_onnx(model: OnnxModel) -> tuple[tvm.IRModule, list, tuple[str, ...],
     _name_nodes(graph)
     opset = next((o.version for o in model.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = _Importer(graph, model.large)
+    importer.inferred = _inferred(model.proto)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # it prints what it raises
         warnings.simplefilter("ignore")
         try:
@@ -79,6 +82,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         self._large = large
         self.place = "graph"  # what is being translated
         self.declared: dict[str, tuple[int | None, ...]] = {}  # by node, the extents that an output is declared to have
+        self.inferred: dict[str, list[tuple[int, ...] | None]] = {}  # by node, its results' shapes by ONNX's definition
         self._has_open_block = False
 
     def from_onnx(self, graph: onnx.GraphProto, opset: int) -> tvm.IRModule:
@@ -136,6 +140,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         result = self._named(result, node.name, op_name)
         if isinstance(result, relax.Expr):
             require_static(self.place, result.ty)
+            require_inferred(self.place, result.ty, self.inferred.get(node.name, ()))
             result = without_elements(node, result)
         return result
 
@@ -159,6 +164,13 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
     for i, node in enumerate(graph.node):
         if not node.name:
             node.name = next((o for o in node.output if o), f"{node.op_type}_{i}")
+
+
+def _inferred(model: onnx.ModelProto) -> dict[str, list[tuple[int, ...] | None]]:
+    """By node the shapes of its results, as far as ONNX's own inference knows them; of names that are there once."""
+    shapes = {name: shape for name, (_, shape) in static_types(infer(model)).items()}
+    count = Counter(node.name for node in model.graph.node)
+    return {node.name: [shapes.get(name) for name in node.output] for node in model.graph.node if count[node.name] == 1}
 
 
 def _reason(error: Exception) -> str:

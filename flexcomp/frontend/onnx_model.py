@@ -37,8 +37,7 @@ from flexcomp.frontend.schemas import leave_out_empty_words
 from flexcomp.frontend.selected_count import count_selected
 from flexcomp.frontend.sequences import require_known_sequences, write_sequences
 from flexcomp.frontend.slimming import slim
-
-_MOST_ELEMENTS = 2**31  # from which on kernels cannot count them
+from flexcomp.frontend.tensor_shapes import MOST_ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -254,7 +253,7 @@ def _fix_shapes(
                 raise InputError(f"input {info.name!r} has {len(dims)} axes {_show(dims)}; given was {_show(shape)}")
             if any(d <= 0 for d in shape):
                 raise InputError(f"the shape of input {info.name!r} must be positive; given was {_show(shape)}")
-            if math.prod(shape) >= _MOST_ELEMENTS:
+            if math.prod(shape) >= MOST_ELEMENTS:
                 raise InputError(f"input {info.name!r} of shape {_show(shape)} has too many elements: 2^31 or more")
             changed |= shape != dims
             del tensor.shape.dim[:]

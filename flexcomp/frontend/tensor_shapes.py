@@ -56,6 +56,16 @@ def require_static(where: str, ty: tvm.ir.Type) -> None:
         )
 
 
+def require_inferred(where: str, ty: tvm.ir.Type, shapes: Sequence[tuple[int, ...] | None]) -> None:
+    """Raise UnsupportedModelError if results have other shapes than these, where they are known."""
+    for tensor, shape in zip(_tensors(ty), shapes, strict=False):
+        if shape is not None and _extents(tensor) != shape:
+            raise UnsupportedModelError(
+                f"{where}: its result would be {list(_extents(tensor))}, and is {list(shape)} by ONNX's definition: its inputs "
+                "do not fit each other, correct their shapes"
+            )
+
+
 def _require_sizes(where: str, ty: tvm.ir.Type) -> None:
     for tensor in _tensors(ty):
         extents = _extents(tensor)

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax import op
 
-from flexcomp.frontend.operators.node import Converter, Node, dtype_of, is_float, scalar, shape_of
+from flexcomp.frontend.operators.node import Converter, Node, dtype_of, is_float, require_spread, scalar, shape_of
 
 
 def _chain(binary: Callable) -> Converter:
@@ -240,8 +240,12 @@ def _thresholded_relu(node: Node) -> relax.Expr:
 
 
 def _prelu(node: Node) -> relax.Expr | None:
-    """Before opset 7 a slope belongs to a channel; since then it broadcasts."""
+    """Before opset 7 a slope belongs to a channel; since then it broadcasts to the operand."""
     slope, rank = node.inputs[1], node.data.ty.ndim
+    if node.opset >= 7:
+        require_spread(node, 1, node.shape)
+    elif math.prod(shape_of(slope)) not in (1, *node.shape[min(1, rank - 1) :][:1]):
+        raise node.refuse(f"its slope has {math.prod(shape_of(slope))} values, its operand {list(node.shape)}: correct its shape")
     if not is_float(node.data):
         zero = relax.const(0, node.dtype)
         return op.where(op.less(node.data, zero), node.emit(op.multiply(node.data, slope)), node.data)

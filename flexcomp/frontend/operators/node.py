@@ -72,6 +72,19 @@ def shape_of(expr: relax.Expr) -> tuple[int, ...]:
     return tuple(int(d) for d in expr.ty.shape.values)
 
 
+def spreads(expr: relax.Expr, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor broadcasts to this shape, without making it larger."""
+    own = shape_of(expr)
+    return len(own) <= len(shape) and all(n in (1, m) for n, m in zip(own[::-1], shape[::-1], strict=False))
+
+
+def require_spread(node: Node, i: int, shape: tuple[int, ...]) -> None:
+    """Refuse a node whose input `i` does not broadcast to `shape`, or makes it larger."""
+    given = node.input(i)
+    if given is not None and not spreads(given, shape):
+        raise node.refuse(f"its input {i} of {list(shape_of(given))} does not broadcast to {list(shape)}: correct its shape")
+
+
 def dtype_of(expr: relax.Expr) -> str:
     return str(expr.ty.dtype)
 

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from flexcomp.frontend.operators.node import Converter, Node, shape_of
+from flexcomp.frontend.operators.node import Converter, Node, require_spread, shape_of, spreads
 from flexcomp.passes.ir import operator
 
 
@@ -43,11 +43,16 @@ def _layer_normalization(node: Node) -> relax.Expr | relax.Tuple:
     data, scale, bias = node.data, node.inputs[1], node.input(2)
     rank, epsilon = data.ty.ndim, node.attrs.get("epsilon", 1e-5)
     axes = list(range(node.attrs.get("axis", -1) % rank, rank))
-    row = node.shape[axes[0] :]
-    if bias is None:
-        bias = relax.const(np.zeros(row), node.dtype)
-    scale, bias = (x if shape_of(x) == row else node.emit(op.broadcast_to(x, row)) for x in (scale, bias))
-    result = node.emit(op.nn.layer_norm(data, scale, bias, axes, epsilon))
+    row, neutral = node.shape[axes[0] :], [relax.const(np.full(node.shape[axes[0] :], n), node.dtype) for n in (1, 0)]
+    require_spread(node, 1, node.shape)
+    require_spread(node, 2, node.shape)
+    if all(x is None or spreads(x, row) for x in (scale, bias)):
+        given = (scale, neutral[1] if bias is None else bias)
+        inside = (x if shape_of(x) == row else node.emit(op.broadcast_to(x, row)) for x in given)
+        result = node.emit(op.nn.layer_norm(data, *inside, axes, epsilon))
+    else:  # they differ between rows
+        result = node.emit(op.multiply(node.emit(op.nn.layer_norm(data, *neutral, axes, epsilon)), scale))
+        result = result if bias is None else node.emit(op.add(result, bias))
     if node.outputs == 1:
         return result
     mean = node.emit(op.mean(data, axes, keepdims=True))
@@ -102,16 +107,23 @@ def _mean_square(node: Node, data: relax.Expr, axes: list[int]) -> relax.Expr:
 
 
 def _rms_normalization(node: Node) -> relax.Expr | None:
-    """TVM's operator cannot reduce all axes: then the tensor is one row of a matrix."""
-    rank = node.data.ty.ndim
-    if node.attrs.get("axis", -1) % rank or node.dtype != "float32":
+    """TVM's operator takes a scale of the normalised axes, and cannot reduce all axes: then the tensor is one row of a matrix."""
+    rank, scale, epsilon = node.data.ty.ndim, node.inputs[1], node.attrs.get("epsilon", 1e-5)
+    axis = node.attrs.get("axis", -1) % rank
+    row = node.shape[axis:]
+    require_spread(node, 1, node.shape)
+    if spreads(scale, row) and shape_of(scale) != row:
+        scale = node.inputs[1] = node.emit(op.broadcast_to(scale, row))
+    if axis == 0 and node.dtype == "float32":
+        count = math.prod(node.shape)
+        line, scale = node.emit(op.reshape(node.data, (1, count))), node.emit(op.reshape(scale, (count,)))
+        return op.reshape(node.emit(op.nn.rms_norm(line, scale, [1], epsilon)), node.shape)
+    if shape_of(scale) == row:
         return None
-    scale, count = node.inputs[1], math.prod(node.shape)
-    if shape_of(scale) != node.shape:
-        scale = node.emit(op.broadcast_to(scale, node.shape))
-    row, scale = node.emit(op.reshape(node.data, (1, count))), node.emit(op.reshape(scale, (count,)))
-    result = node.emit(op.nn.rms_norm(row, scale, [1], node.attrs.get("epsilon", 1e-5)))
-    return op.reshape(result, node.shape)
+    stashed = "float32" if node.attrs.get("stash_type", 1) == 1 else node.dtype
+    data, ones = node.emit(op.astype(node.data, stashed)), relax.const(np.ones(row), stashed)
+    result = node.emit(op.nn.rms_norm(data, ones, list(range(axis, rank)), epsilon))
+    return op.multiply(node.emit(op.astype(result, node.dtype)), scale)
 
 
 def _mean_variance_normalization(node: Node) -> relax.Expr:
