@@ -4,9 +4,9 @@
     Concat([2], Mul([3], [4]))        →  [2, 12]
     ReduceSum(x, [0]), x: (0, 4)      →  [0, 0, 0, 0]
 
-Values are those of ONNX's reference implementation, which departs from ONNX's definitions of pooling, norms, resampling and
-others: only operators that compute shapes, indices and tables are folded. All others and large results are left to
-`flexcomp.compiler.weights`, which computes them as well, and need not be written into the model.
+Values are those of ONNX's reference implementation, where it can be relied on: shapes, indices, tables and arithmetic. Large
+ones, and those of pooling, norms, resampling and the like, are left to `flexcomp.compiler.weights`, which computes them as well,
+and need not be written into the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onnx.reference import ReferenceEvaluator
 
 from flexcomp.errors import ModelError
 from flexcomp.frontend.allowance import Allowance
-from flexcomp.frontend.domains import DEFAULT
+from flexcomp.frontend.domains import DEFAULT, RANDOM
 from flexcomp.frontend.element_types import KNOWN
 from flexcomp.frontend.inference import StaticType, infer, static_types
 
@@ -31,15 +31,15 @@ _SMALL_NBYTES = 1 << 10  # the node takes about as much
 _MOST_ABOUT_NOTHING = 2**31  # product of the other extents of a tensor without elements: NumPy has a limit, too
 _ROUNDS = 6  # each can make shapes known that the next one folds
 _ONLY_TYPE_READ = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}  # operator → an input whose values are not read
-_FOLDED = frozenset((
-    "Abs", "Add", "And", "ArgMax", "ArgMin", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast",
-    "CastLike", "Ceil", "Clip", "Compress", "Concat", "Constant", "ConstantOfShape", "Cos", "CumSum", "Div", "Equal", "Erf",
-    "Exp", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual",
-    "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "MatMul", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not",
-    "OneHot", "Or", "Pad", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
-    "Relu", "Reshape", "Round", "ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sign", "Sin", "Size", "Slice", "Split",
-    "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where", "Xor",
-))  # fmt: skip
+_KEPT = ("DequantizeLinear", "Dropout")  # weights are to stay in the 8 bits that a file has
+# Of these the reference implementation departs from ONNX's definitions, for some ranks, attributes or values.
+_DEPARTING = (
+    "AffineGrid", "Attention", "AveragePool", "BatchNormalization", "Celu", "Conv", "ConvTranspose", "DFT", "DeformConv", "GRU",
+    "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GridSample", "GroupNormalization", "Hardmax",
+    "InstanceNormalization", "LRN", "LSTM", "LayerNormalization", "LogSoftmax", "LpNormalization", "LpPool", "MaxPool",
+    "MaxRoiPool", "MaxUnpool", "MeanVarianceNormalization", "NegativeLogLikelihoodLoss", "RMSNormalization", "RNN", "Resize",
+    "ReverseSequence", "RoiAlign", "RotaryEmbedding", "STFT", "Softmax", "SoftmaxCrossEntropyLoss", "Upsample",
+)  # fmt: skip
 _ANY_SIZE = ("ConstantOfShape", "Expand", "Range", "Tile")  # few constants in, many out
 
 # The reference implementation has no errors of its own: what it raises on what it does not do.
@@ -113,7 +113,7 @@ def _values(
     named = [name for name in node.output if name]
     if named and all(name in known for name in named):  # without elements: no one knows their values, or needs to
         return {name: known[name] for name in named}
-    if node.op_type not in _FOLDED:
+    if node.op_type in (*RANDOM, *_KEPT, *_DEPARTING):
         return None
     given = {}
     for i, name in enumerate(node.input):

@@ -46,9 +46,11 @@ _ERRORS = (
 def slim(model: onnx.ModelProto) -> onnx.ModelProto:
     """With fewer nodes, and shapes inferred. The model itself, with a warning, where onnxslim fails or changes a shape."""
     given = _with_own_shapes(model)
+    _declare_unknown(given.graph, model.graph)
     try:
         result = _slimmed(given)
         if (problem := _contradiction(given, result)) is None:
+            _declare_unknown(result.graph, given.graph)
             return result
     except _ERRORS as error:
         problem = " ".join(str(error).split())
@@ -73,6 +75,16 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
     for output in graph.output:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
+
+
+def _declare_unknown(graph: onnx.GraphProto, model: onnx.GraphProto) -> None:
+    """Give outputs the shapes that the model declares where nothing is inferred."""
+    declared = {output.name: output.type.tensor_type for output in model.output if output.type.HasField("tensor_type")}
+    for output in graph.output:
+        own, other = output.type.tensor_type, declared.get(output.name)
+        is_known = own.HasField("shape") and all(d.HasField("dim_value") for d in own.shape.dim)
+        if not is_known and other is not None and other.HasField("shape"):
+            own.shape.CopyFrom(other.shape)
 
 
 def _slimmed(given: onnx.ModelProto) -> onnx.ModelProto:

@@ -67,6 +67,14 @@ def test_a_softmax_of_several_axes_is_known_to_both_oracles():
         assert not oracle.difference(known, oracle.by_reference(model, x)), (name, opset, axis)
 
 
+def test_a_global_pool_of_any_axes_is_known_to_both_oracles():
+    for shape in ((2, 3, 4), (2, 3, 4, 5, 2)):
+        x = {"x": np.random.default_rng(0).standard_normal(shape).astype("f4")}
+        model = _model([onnx.helper.make_node("GlobalMaxPool", ["x"], ["y"])], {"y": x["x"]}, x)
+        known = oracle.by_onnxruntime(model.SerializeToString(), x)
+        assert not oracle.difference(known, oracle.by_reference(model, x)), shape
+
+
 def test_a_wrong_result_is_noticed():
     want = {"y": np.array([1.0, np.nan, np.inf, 0.0], "f4")}
     for at, value in enumerate([1.01, 2.0, -np.inf, 0.01]):

@@ -149,3 +149,8 @@ class Guarded:
     def is_untouched_outside(self) -> bool:
         array = self.whole.numpy()
         return bool((array[:GUARD] == 77).all() and (array[-GUARD:] == 77).all())
+
+    def written_rooms(self) -> list[bool]:
+        """By the first axis, whether anything was written there."""
+        bits = self.inside.numpy().view("u4")
+        return [bool(room.any()) for room in bits != np.float32(np.nan).view("u4")]

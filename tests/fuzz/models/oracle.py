@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from tests.fuzz.models.values import narrow
 
@@ -59,10 +60,19 @@ def by_reference(model: onnx.ModelProto, inputs: Outputs) -> Outputs | None:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            found = ReferenceEvaluator(_flattened(model)).run(None, inputs)
+            found = ReferenceEvaluator(_flattened(model), new_ops=[GlobalMaxPool]).run(None, inputs)
     except Exception:
         return None
     return _as_arrays([o.name for o in model.graph.output], found)
+
+
+class GlobalMaxPool(OpRun):
+    """ONNX's own takes the largest of two axes, however many there are."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
 def _flattened(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -69,12 +69,12 @@ def test_sums_are_those_of_integers(name, threads):
     assert len(cases) >= (20 if threads == 1 else 3)
     made = [integer_candidate(way, unit) for _, way in cases]
     compiled = library({f"kernel_{i}": candidate.build() for i, candidate in enumerate(made)}, NATIVE)
-    for i, ((spec, _), candidate) in enumerate(zip(cases, made, strict=True)):
-        check(spec, candidate, compiled[f"kernel_{i}"], np.random.default_rng(i))
+    for i, ((spec, way), candidate) in enumerate(zip(cases, made, strict=True)):
+        check(spec, way, candidate, compiled[f"kernel_{i}"], np.random.default_rng(i))
 
 
-def check(spec: ConvSpec, candidate: Candidate, kernel, rng: np.random.Generator) -> None:
-    """With the least and the largest numbers that there are, and all in between."""
+def check(spec: ConvSpec, way: integer.Integer, candidate: Candidate, kernel, rng: np.random.Generator) -> None:
+    """With the least and the largest numbers that there are, and all in between. A thread that has tasks uses its own room."""
     least = -int(rng.integers(0, 256))
     x = rng.integers(least, least + 256, (spec.batch, spec.height, spec.width, spec.in_channels)).astype("f4")
     w = rng.integers(-128, 128, (spec.out_channels, *spec.kernel, spec.group_in)).astype("f4")
@@ -94,6 +94,9 @@ def check(spec: ConvSpec, candidate: Candidate, kernel, rng: np.random.Generator
         written = written_channels(candidate, first, count)
         y[..., written] = expected[..., written]
         assert all(one.is_untouched_outside() for one in scratch), f"scratch of {candidate} is too small for {spec}"
+        tasks = count * spec.batch * way.parts
+        each = -(-tasks // way.slots)
+        assert scratch[0].written_rooms() == [slot * each < tasks for slot in range(way.slots)]
         np.testing.assert_array_equal(result.numpy(), y, err_msg=f"{spec} {candidate}")
 
 
