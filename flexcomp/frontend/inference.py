@@ -35,6 +35,23 @@ def infer(model: onnx.ModelProto) -> onnx.GraphProto:
         return model.graph
 
 
+def inferred_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy with inferred shapes. Raises ModelError."""
+    try:
+        return infer_shapes(model)
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
+        words = " ".join(str(error).split())
+        raise ModelError(f"the shapes in the model contradict each other: {words}") from None
+
+
+def forget_shapes(graph: onnx.GraphProto) -> None:
+    """Leave of declared results the element types of outputs only."""
+    del graph.value_info[:]
+    for output in graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+
+
 def require_consistent(model: onnx.ModelProto) -> None:
     """Raise ModelError with the node that ONNX's definitions do not allow: its attributes, types or shapes.
 
@@ -46,10 +63,7 @@ def require_consistent(model: onnx.ModelProto) -> None:
     asked = onnx.ModelProto.FromString(model.SerializeToString())
     for node in asked.graph.node:
         node.name = node.name or next((name for name in node.output if name), "")
-    del asked.graph.value_info[:]
-    for output in asked.graph.output:
-        if output.type.HasField("tensor_type"):
-            output.type.tensor_type.ClearField("shape")
+    forget_shapes(asked.graph)
     try:
         found = _strictly_inferred(asked)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:

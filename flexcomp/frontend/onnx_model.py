@@ -26,14 +26,14 @@ from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.external_data import constants_as_weights, external_tensors, hold, locations, read_external
 from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
-from flexcomp.frontend.inference import PROTOBUF_LIMIT, infer_shapes, require_consistent
+from flexcomp.frontend.inference import PROTOBUF_LIMIT, forget_shapes, inferred_shapes, require_consistent
 from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
 from flexcomp.frontend.noise import silence_noise
 from flexcomp.frontend.order import sort_nodes
 from flexcomp.frontend.precision import widen
 from flexcomp.frontend.quantised import compute_on_integers, define_quantised
 from flexcomp.frontend.ranges import require_countable
-from flexcomp.frontend.schemas import leave_out_empty_words
+from flexcomp.frontend.schemas import leave_out_empty_words, write_onesided
 from flexcomp.frontend.selected_count import count_selected
 from flexcomp.frontend.sequences import require_known_sequences, write_sequences
 from flexcomp.frontend.slimming import slim
@@ -70,6 +70,7 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> OnnxModel:
     _require_versions(model, where)
     sort_nodes(model)
     leave_out_empty_words(model)
+    write_onesided(model)
     defaults = frozenset({i.name for i in model.graph.input} & {t.name for t in model.graph.initializer})
     large = _load_weights(model, raw, where, folder)
     _check(model, where)
@@ -183,7 +184,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     require_consistent(model)
     fixed = {i.name: i for i in inputs}
     define_quantised(model)
-    _complete_outputs(model)
+    _forget_old_shapes(model)
     model = expand_functions(widen(model), source.allowance)
     count_selected(model)
     fold_constants(model, source.allowance)
@@ -267,21 +268,23 @@ def _fix_shapes(
                 f"input {info.name!r} has a dynamic shape {shown}; fix it with "
                 f"input_shapes={{{info.name!r}: ({example.replace(',', ', ')})}} or --input {info.name}:{example}"
             )
-    if changed:  # inferred shapes in the file belong to the old inputs
-        del graph.value_info[:]
+    if changed:  # shapes of outputs in the file belong to the old inputs
         for info in graph.output:
             for d in info.type.tensor_type.shape.dim:
                 d.Clear()
 
 
-def _complete_outputs(model: onnx.ModelProto) -> None:
-    """Give outputs that lack a type or shape what follows from the inputs, where that can be told."""
-    if all(_is_complete(output) for output in model.graph.output):
-        return
-    inferred = {output.name: output for output in _inferred(model).graph.output}
+def _forget_old_shapes(model: onnx.ModelProto) -> None:
+    """Give outputs the types and shapes that follow from the inputs, where these can be told.
+
+    Exporters and tools leave old shapes in a file: of tensors that are no outputs none stays.
+    """
+    declared = {output.name: onnx.ValueInfoProto.FromString(output.SerializeToString()) for output in model.graph.output}
+    forget_shapes(model.graph)
+    inferred = {output.name: output for output in inferred_shapes(model).graph.output}
     for output in model.graph.output:
-        if not _is_complete(output):
-            output.type.CopyFrom(inferred[output.name].type)
+        known = inferred[output.name]
+        output.CopyFrom(known if _is_static(known) or not _is_complete(declared[output.name]) else declared[output.name])
 
 
 def _meant(kind: str) -> str:
@@ -294,12 +297,8 @@ def _is_complete(info: onnx.ValueInfoProto) -> bool:
     return info.type.HasField("tensor_type") and type_.elem_type != 0 and type_.HasField("shape")
 
 
-def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """With inferred shapes. Raises ModelError."""
-    try:
-        return infer_shapes(model)
-    except (onnx.shape_inference.InferenceError, ValueError) as error:
-        raise ModelError(f"the shapes in the model contradict each other: {_one_line(error)}") from None
+def _is_static(info: onnx.ValueInfoProto) -> bool:
+    return _is_complete(info) and all(d.HasField("dim_value") for d in info.type.tensor_type.shape.dim)
 
 
 def _example(dims: Sequence[int | str]) -> list[int]:

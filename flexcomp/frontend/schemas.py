@@ -68,6 +68,14 @@ def leave_out_empty_words(model: onnx.ModelProto) -> None:
                     node.attribute.remove(attribute)
 
 
+def write_onesided(model: onnx.ModelProto) -> None:
+    """Give STFTs without an attribute `onesided` its default: ONNX's inference of shapes has another one."""
+    for graph in (model.graph, *model.functions):
+        for node in all_nodes(graph):
+            if node.op_type == "STFT" and not any(attribute.name == "onesided" for attribute in node.attribute):
+                node.attribute.append(onnx.helper.make_attribute("onesided", 1))
+
+
 def require_nodes(graph: onnx.GraphProto) -> None:
     """Raise ModelError that names a node without an input that it needs, or with an attribute that means nothing.
 

@@ -20,9 +20,8 @@ from onnx import numpy_helper
 from onnxslim.core.pattern.registry import get_fusion_patterns
 from onnxslim.third_party.onnx_graphsurgeon.util.exception import OnnxGraphSurgeonException
 
-from flexcomp.errors import ModelError
 from flexcomp.frontend.fold import LARGEST
-from flexcomp.frontend.inference import infer, infer_shapes, static_types
+from flexcomp.frontend.inference import forget_shapes, infer, inferred_shapes, static_types
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +44,10 @@ _ERRORS = (
 
 def slim(model: onnx.ModelProto) -> onnx.ModelProto:
     """With fewer nodes, and shapes inferred. The model itself, with a warning, where onnxslim fails or changes a shape."""
-    given = _with_own_shapes(model)
-    _declare_unknown(given.graph, model.graph)
+    given = inferred_shapes(model)
     try:
         result = _slimmed(given)
         if (problem := _contradiction(given, result)) is None:
-            _declare_unknown(result.graph, given.graph)
             return result
     except _ERRORS as error:
         problem = " ".join(str(error).split())
@@ -58,33 +55,6 @@ def slim(model: onnx.ModelProto) -> onnx.ModelProto:
         "the model is imported as it is, and shapes that it computes may be refused: onnxslim cannot simplify it: %s", problem
     )
     return given
-
-
-def _with_own_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with the shapes that follow from its inputs; those that a file declares may be old. Raises ModelError."""
-    asked = onnx.ModelProto.FromString(model.SerializeToString())
-    _forget_shapes(asked.graph)
-    try:
-        return infer_shapes(asked)
-    except (onnx.shape_inference.InferenceError, ValueError) as error:
-        raise ModelError(f"the shapes in the model contradict each other: {' '.join(str(error).split())}") from None
-
-
-def _forget_shapes(graph: onnx.GraphProto) -> None:
-    del graph.value_info[:]
-    for output in graph.output:
-        if output.type.HasField("tensor_type"):
-            output.type.tensor_type.ClearField("shape")
-
-
-def _declare_unknown(graph: onnx.GraphProto, model: onnx.GraphProto) -> None:
-    """Give outputs the shapes that the model declares where nothing is inferred."""
-    declared = {output.name: output.type.tensor_type for output in model.output if output.type.HasField("tensor_type")}
-    for output in graph.output:
-        own, other = output.type.tensor_type, declared.get(output.name)
-        is_known = own.HasField("shape") and all(d.HasField("dim_value") for d in own.shape.dim)
-        if not is_known and other is not None and other.HasField("shape"):
-            own.shape.CopyFrom(other.shape)
 
 
 def _slimmed(given: onnx.ModelProto) -> onnx.ModelProto:
@@ -141,7 +111,7 @@ def _has_negative_zero(graph: onnx.GraphProto) -> bool:
 def _contradiction(given: onnx.ModelProto, result: onnx.ModelProto) -> str | None:
     """A tensor of both whose type or shape differs, as ONNX's own inference sees them, in words."""
     checked = onnx.ModelProto.FromString(result.SerializeToString())
-    _forget_shapes(checked.graph)
+    forget_shapes(checked.graph)
     before, after = static_types(given.graph), static_types(infer(checked))
     for name in before.keys() & after.keys():
         if before[name] != after[name]:

@@ -141,6 +141,17 @@ def test_a_part_without_elements_is_left_out_of_a_concatenation(tmp_path):
     np.testing.assert_array_equal(run(model, tmp_path, x), np.concatenate([x, x]))
 
 
+@pytest.mark.parametrize("where", ["value_info", "output"])
+def test_old_shapes_in_a_file_are_not_believed(where, tmp_path):
+    """The file says that the Expand changes nothing; that shape would be folded, too."""
+    relu, shape = node("Relu", "x", out="r"), node("Shape", "r", out="shape")
+    cast, add = node("Cast", "shape", out="extents", to=1), node("Add", "extents", "e")
+    model = network(relu, node("Expand", "r", "to", out="e"), shape, cast, add, x=(1, 2), y=(2, 2), weights={"to": [2, 2]})
+    getattr(model.graph, where).append(helper.make_tensor_value_info("r", TensorProto.FLOAT, (2, 2)))
+    found = run(model, tmp_path, np.ones((1, 2), "f4"))
+    np.testing.assert_array_equal(found, np.ones((2, 2)) + [1, 2])
+
+
 @pytest.mark.parametrize("kind", ["Hardmax", "LogSoftmax", "Softmax"])
 def test_an_operator_that_onnxs_reference_gets_wrong_is_not_folded(kind, tmp_path):
     """Before opset 13 a softmax from axis 0 on is one of all elements; the reference computes it along the axis alone."""

@@ -110,14 +110,6 @@ def require_same_results(model: onnx.ModelProto) -> onnx.ModelProto:
     return slimmed
 
 
-def test_old_shapes_in_a_file_are_not_believed(caplog):
-    """The file says that the Expand changes nothing."""
-    model = graph([("Relu", "x", "r"), ("Expand", "r|[2, 3]", "y")], {"x": (1, 3)}, "y")
-    model.graph.value_info.append(helper.make_tensor_value_info("r", onnx.TensorProto.FLOAT, (2, 3)))
-    require_same_results(model)
-    assert not caplog.records
-
-
 def test_factors_of_channels_become_weights():
     model = graph(
         [("Conv", "x|conv", "c"), ("BatchNormalization", "c|scale4|scale4|scale4|scale4", "n"), ("Mul", "n|channels", "y")],

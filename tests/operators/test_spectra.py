@@ -75,6 +75,14 @@ def test_frames(step, frame, onesided, tmp_path):
     close(found(network, tmp_path, x), framed(x[..., 0], step, window, onesided))
 
 
+def test_the_shape_of_frames_whose_sides_are_not_named(tmp_path):
+    """One side, by ONNX's text; its inference of shapes has both."""
+    weights = {"step": np.int64(10), "window": np.hanning(32).astype("f4")}
+    nodes = [node("STFT", "x", "step", "window", out="s"), node("Shape", "s")]
+    network = model(nodes, {"x": (2, 205, 1)}, ["y"], weights, types={"y": 7})
+    np.testing.assert_array_equal(found(network, tmp_path, np.zeros((2, 205, 1), "f4")), [2, 18, 17, 2])
+
+
 def test_frames_of_complex_numbers(tmp_path):
     x = np.random.default_rng(0).standard_normal((1, 60, 2)).astype("f4")
     weights = {"step": np.int64(6), "n": np.int64(16)}
