@@ -35,6 +35,8 @@ from flexcomp.frontend.operators.parameters import require_axis, require_paramet
 from flexcomp.frontend.tensor_shapes import require_inferred, require_static
 
 _WRITTEN_OUT = re.compile(r'ir\.Op\([^"]*name="relax\.([\w.]+)".*?support_level=\d+\)')
+# ONNX's inference counts windows that lie in padding, which ONNX Runtime and the definition of other poolings leave out.
+_MISINFERRED = ("LpPool",)
 # The importer has no errors of its own: these are what its converters raise on what they cannot do.
 _IMPORTER_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
@@ -169,6 +171,10 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
 def _inferred(model: onnx.ModelProto) -> dict[str, list[tuple[int, ...] | None]]:
     """By node the shapes of its results, as far as ONNX's own inference knows them; of names that are there once."""
     shapes = {name: shape for name, (_, shape) in static_types(infer(model)).items()}
+    for node in model.graph.node:
+        if node.op_type in _MISINFERRED or any(name and name not in shapes for name in node.input):
+            for name in node.output:
+                shapes.pop(name, None)
     count = Counter(node.name for node in model.graph.node)
     return {node.name: [shapes.get(name) for name in node.output] for node in model.graph.node if count[node.name] == 1}
 

@@ -95,10 +95,9 @@ def test_transposed_convolution(attributes, tmp_path):
     ids=str,
 )
 def test_pooling_by_norms(attributes, tmp_path):
-    network = model(
-        [node("LpPool", "x", kernel_shape=[3, 2], strides=[2, 3], **attributes), node("GlobalLpPool", "x", out="g", p=3)],
-        {"x": (1, 3, 8, 9)}, ["y", "g"], opset=18,
-    )  # fmt: skip
+    pool = node("LpPool", "x", kernel_shape=[3, 2], strides=[2, 3], **attributes)
+    nodes = [pool, node("Relu", "y", out="r"), node("GlobalLpPool", "x", out="g", p=3)]
+    network = model(nodes, {"x": (1, 3, 8, 9)}, ["y", "r", "g"], opset=18)
     agree(network, tmp_path, rtol=1e-5, x=normal(1, 3, 8, 9))
 
 
