@@ -8,10 +8,9 @@ import tvm
 from tvm import relax
 
 from ..schedules.decide import decide
-from ..schedules.machines import candidates, every_candidate, named
-from ..schedules.registry import Candidate
+from ..schedules.family import Candidate, Family
+from ..schedules.registry import FAMILIES, Machine, candidates, named, space
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
-from ..schedules.tiles.tile import VectorUnit
 from .attributes import KERNEL, SECONDS, WEIGHTS
 from .ir import bindings
 from .layers import is_layer, read
@@ -27,8 +26,8 @@ _AGREEING, _STORED = 1.03, 1.15
 _LEAST_BEND = 0.05
 
 
-def _smallest(candidate: Candidate) -> tuple:
-    return (candidate.scratch_nbytes, candidate.weight_nbytes, candidate.work)
+def _smallest(offers: Sequence[Candidate]) -> Candidate:
+    return min(offers, key=lambda candidate: candidate.size)
 
 
 def hull(offers: Sequence[Candidate]) -> list[Candidate]:
@@ -37,7 +36,7 @@ def hull(offers: Sequence[Candidate]) -> list[Candidate]:
     Corners of the lower convex hull of (bytes of weights, work), both ends included: whatever a byte costs next to an
     operation, one of them costs least. Scratch has no price here.
     """
-    corners = [min(offers, key=_smallest)]
+    corners = [_smallest(offers)]
     for candidate in sorted(offers, key=lambda offer: (offer.weight_nbytes, offer.work)):
         if candidate.work >= corners[-1].work or candidate.weight_nbytes <= corners[-1].weight_nbytes:
             continue
@@ -61,22 +60,22 @@ def _balanced(offers: Sequence[Candidate]) -> Candidate:
     return middle if middle is last or _bend(first, middle, last) >= _LEAST_BEND else last
 
 
-def _winograd_or_smallest(candidate: Candidate) -> tuple:
-    return (False, candidate.work) if candidate.family == "winograd" else (True, _smallest(candidate))
+def _of_family(family: Family) -> Callable[[Sequence[Candidate]], Candidate]:
+    """The family's candidate that it prefers itself; the smallest of all where it has none."""
 
+    def pick(offers: Sequence[Candidate]) -> Candidate:
+        own = [candidate for candidate in offers if candidate.family == family.name]
+        return min(own, key=family.preferred) if own else _smallest(offers)
 
-def _im2col_or_smallest(candidate: Candidate) -> tuple:
-    return candidate.family != "im2col_gemm", _smallest(candidate)
+    return pick
 
 
 # The candidate of a layer that each preference takes; of equal ones the first.
 PREFERENCES: dict[str, Callable[[Sequence[Candidate]], Candidate]] = {
-    "smallest": lambda offers: min(offers, key=_smallest),
+    "smallest": _smallest,
     "balanced": _balanced,
     "fastest": lambda offers: min(offers, key=lambda candidate: candidate.work),
-    # One family where that is a candidate, elsewhere as "smallest": FlexNN's input slicing takes the finest slices.
-    "im2col_gemm": lambda offers: min(offers, key=_im2col_or_smallest),
-    "winograd": lambda offers: min(offers, key=_winograd_or_smallest),
+    **{family.name: _of_family(family) for family in FAMILIES if family.preferred},
 }
 
 
@@ -127,12 +126,12 @@ class ChooseKernels:
 
     The kernel families offer candidates for the layer's spec. Preference "smallest" takes the one with the least scratch
     and weights, "fastest" the one with the least predicted work, at any memory, "balanced" one between them
-    that saves much work for few more weights; "im2col_gemm" and "winograd" take that family where possible. Layers with the
+    that saves much work for few more weights; the name of a family takes that family where possible. Layers with the
     same weights agree on their forms (`agreed`). Where the fastest by prediction was `measured`, "fastest" is the choice by
     measured times, of all that the tuner may have tried (schedules/decide.py).
     """
 
-    def __init__(self, unit: VectorUnit, preference: str = "smallest", measured: Measured | None = None) -> None:
+    def __init__(self, unit: Machine, preference: str = "smallest", measured: Measured | None = None) -> None:
         assert preference in PREFERENCES, f"no preference {preference!r}; there are {', '.join(PREFERENCES)}"
         self.unit, self.preference = unit, preference
         self.measured = measured or (lambda spec: {})
@@ -156,7 +155,7 @@ class ChooseKernels:
                 picks = [PREFERENCES[self.preference](candidates(spec, self.unit)) for spec in specs]
                 if len(set(map(_form, picks))) > 1:
                     more = _STORED if self.preference == "smallest" else _AGREEING
-                    picks = agreed(picks, [every_candidate(spec, self.unit) for spec in specs], more)
+                    picks = agreed(picks, [space(spec, self.unit) for spec in specs], more)
                 result |= {spec: str(pick) for spec, pick in zip(specs, picks, strict=True)}
         return result
 
@@ -169,7 +168,7 @@ class ChooseKernels:
         return {KERNEL: name, **({SECONDS: seconds[name]} if name in seconds else {})}
 
 
-def default_kernel(spec: ConvSpec | MatmulSpec, unit: VectorUnit, preference: str) -> str:
+def default_kernel(spec: ConvSpec | MatmulSpec, unit: Machine, preference: str) -> str:
     """The kernel that a preference takes where nothing was measured."""
     return str(PREFERENCES[preference](candidates(spec, unit)))
 
@@ -179,7 +178,7 @@ def layer_spec(func: relax.Function) -> ConvSpec | MatmulSpec:
     return read(func, tuple(int(i) for i in func.attrs[WEIGHTS])).spec
 
 
-def chosen(func: relax.Function, unit: VectorUnit) -> Candidate:
+def chosen(func: relax.Function, unit: Machine) -> Candidate:
     """The candidate that ChooseKernels marked on a layer function."""
     candidate = named(layer_spec(func), unit, str(func.attrs[KERNEL]))
     assert candidate is not None, f"no kernel is called {func.attrs[KERNEL]}"

@@ -12,7 +12,7 @@ from tvm.relax import op
 from ..schedules import machines
 from ..schedules.operators import attention
 from ..schedules.operators.attention_spec import AttentionSpec, PositionScores, ScoreMask
-from ..schedules.tiles.tile import VectorUnit
+from ..schedules.registry import Machine
 from .attention_scores import Mask, Match, Matcher, Operand, Positions
 from .attributes import kernel_attributes
 from .ir import dtype, shape
@@ -43,7 +43,7 @@ class FuseAttention:
     tensors either: the kernel takes q, the table and the index. Indices are safe already.
     """
 
-    def __init__(self, unit: VectorUnit, evaluate: Evaluate) -> None:
+    def __init__(self, unit: Machine, evaluate: Evaluate) -> None:
         self.unit, self.evaluate = unit, evaluate
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -52,7 +52,7 @@ class FuseAttention:
 
 
 class _Fuser(MainRewriter):
-    def __init__(self, mod: tvm.IRModule, unit: VectorUnit, evaluate: Evaluate) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: Machine, evaluate: Evaluate) -> None:
         super().__init__(mod)
         self.unit = unit
         self.matcher = Matcher(self.main, evaluate, machines.adds_positions(unit))
@@ -165,7 +165,7 @@ class _Fuser(MainRewriter):
         return self.kernels[spec]
 
 
-def kernel_of(spec: AttentionSpec, unit: VectorUnit, name: str) -> tirx.PrimFunc:
+def kernel_of(spec: AttentionSpec, unit: Machine, name: str) -> tirx.PrimFunc:
     """The kernel with all that the lowering wants to know."""
     func, implementation, scratch = machines.attention_of(spec, unit)
     described = kernel_attributes(

@@ -7,7 +7,7 @@ from tvm import ir, relax
 from tvm.relax import op
 
 from ..schedules.operators.attention_spec import Access, AttentionSpec
-from ..schedules.tiles.tile import VectorUnit
+from ..schedules.registry import Machine
 from .fuse_attention import kernel_of
 from .ir import bindings, operator, shape, uses
 from .layers import scalar
@@ -43,7 +43,7 @@ class LowerAttention:
     permutation that follows.
     """
 
-    def __init__(self, unit: VectorUnit) -> None:
+    def __init__(self, unit: Machine) -> None:
         self.unit = unit
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -56,7 +56,7 @@ def _is_attention(value: ir.Expr) -> bool:
 
 
 class _Lowerer(MainRewriter):
-    def __init__(self, mod: tvm.IRModule, unit: VectorUnit) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: Machine) -> None:
         super().__init__(mod)
         self.unit = unit
         self.bound = {binding.var: binding.value for binding in bindings(self.main)}

@@ -17,7 +17,7 @@ from ..schedules.operators.rowwise import RowSpec
 from ..schedules.operators.scan import ScanSpec
 from ..schedules.operators.scatter import ScatterSpec
 from ..schedules.operators.sort import SortSpec
-from ..schedules.tiles.tile import VectorUnit
+from ..schedules.registry import Machine
 from .attributes import kernel_attributes
 from .ir import dtype, operator, shape, static_tensor, with_functions
 from .module_pass import module_pass
@@ -34,7 +34,7 @@ class LowerOperators:
     Operators that no rule takes stay for the generic fallback.
     """
 
-    def __init__(self, unit: VectorUnit) -> None:
+    def __init__(self, unit: Machine) -> None:
         self.unit = unit
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -46,7 +46,7 @@ class LowerOperators:
 
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, unit: VectorUnit) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: Machine) -> None:
         super().__init__(mod)
         self.unit = unit
         self.kernels: dict[str, tvm.ir.GlobalVar] = {}

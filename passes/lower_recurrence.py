@@ -9,11 +9,12 @@ import tvm
 from tvm import ir, relax
 from tvm.relax import op
 
+from ..schedules import machines
 from ..schedules.decide import decide
 from ..schedules.recurrent import kernel, ways
 from ..schedules.recurrent.spec import RecurrentSpec
 from ..schedules.recurrent.ways import Phase, Recurrent
-from ..schedules.tiles.tile import VectorUnit
+from ..schedules.registry import Machine
 from .attributes import RECURRENCE, VALUES_OF, kernel_attributes
 from .ir import bindings, operator, shape, values_of
 from .module_pass import module_pass
@@ -49,7 +50,7 @@ class LowerRecurrence:
 
     def __init__(
         self,
-        unit: VectorUnit,
+        unit: Machine,
         weight_type: WeightType = lambda names, weight: "float32",
         measured: Callable[[RecurrentSpec], Mapping[str, float]] = lambda spec: {},
     ) -> None:
@@ -67,7 +68,7 @@ def _is_recurrence(value: ir.Expr) -> bool:
 class _Lowerer(MainRewriter):
     def __init__(self, mod: tvm.IRModule, given: LowerRecurrence) -> None:
         super().__init__(mod)
-        self.unit, self.weight_type, self.measured = given.unit, given.weight_type, given.measured
+        self.unit, self.weight_type, self.measured = machines.vectors(given.unit), given.weight_type, given.measured
         self.from_weights, self.old = weight_vars(self.main), values_of(self.main)
         self.kernels: dict[RecurrentSpec, ir.GlobalVar] = {}
         self.read: dict[ir.Expr, set[int]] = {}  # by variable of a tuple: its elements that are read

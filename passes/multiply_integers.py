@@ -9,6 +9,8 @@ import tvm
 from tvm import ir, relax
 from tvm.relax import op
 
+from ..schedules import machines
+from ..schedules.registry import Machine
 from ..schedules.tiles.dot import LEAST_LANES
 from ..schedules.tiles.tile import VectorUnit
 from .integers import integer_ranges
@@ -31,8 +33,8 @@ class MultiplyIntegers:
     sums are exact up to 2^24. Only for processors with such kernels.
     """
 
-    def __init__(self, unit: VectorUnit, weight_type: WeightType = lambda names, weight: "float32") -> None:
-        self.unit, self.weight_type = unit, weight_type
+    def __init__(self, unit: Machine, weight_type: WeightType = lambda names, weight: "float32") -> None:
+        self.unit, self.weight_type = machines.vectors(unit), weight_type
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
         if not self.unit.dots:

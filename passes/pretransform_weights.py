@@ -12,10 +12,9 @@ from ..schedules.operators import concat, embedding
 from ..schedules.operators.concat import ConcatSpec
 from ..schedules.operators.embedding import EmbeddingSpec
 from ..schedules.preparation import WeightForm
-from ..schedules.registry import Candidate
+from ..schedules.registry import Candidate, Machine, candidates
 from ..schedules.tiles.place import Place
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
-from ..schedules.tiles.tile import VectorUnit
 from . import attributes as names
 from .choose_kernels import chosen
 from .ir import bindings, dtype, operator, shape, with_functions
@@ -44,7 +43,7 @@ class PretransformWeights:
     The rest of the weight side depends on weights only; LiftTransformParams moves the rest to build time.
     """
 
-    def __init__(self, unit: VectorUnit) -> None:
+    def __init__(self, unit: Machine) -> None:
         self.unit = unit
         self.built: dict[tuple, tvm.tirx.PrimFunc] = {}  # by spec and candidate: kernels of modules that were seen before
 
@@ -54,7 +53,7 @@ class PretransformWeights:
 
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, unit: VectorUnit, built: dict[tuple, tvm.tirx.PrimFunc]) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: Machine, built: dict[tuple, tvm.tirx.PrimFunc]) -> None:
         ties = tied_tables(mod, unit)
         mod = weights_first(mod) if ties else mod
         super().__init__(mod)
@@ -165,7 +164,7 @@ class _Mutator(relax.PyExprMutator):
                 candidate.rows,
                 layer.attrs.get(names.SECONDS),
             )  # fmt: skip
-            offered = machines.candidates(spec, self.unit)
+            offered = candidates(spec, self.unit)
             offers = {str(c): c for c in (*offered, candidate)}  # a tuner knows more than is on offer
             described[names.CANDIDATES] = [
                 [name, c.scratch_nbytes, c.weight_nbytes, float(c.work)] for name, c in offers.items()

@@ -11,7 +11,7 @@ from tvm.relax import op
 from ..schedules import machines
 from ..schedules.operators import embedding
 from ..schedules.operators.embedding import EmbeddingSpec
-from ..schedules.tiles.tile import VectorUnit
+from ..schedules.registry import Machine
 from .attributes import FETCH, VALUES_OF, kernel_attributes
 from .ir import dtype, operator, shape, static_tensor, values_of
 from .module_pass import module_pass
@@ -34,7 +34,7 @@ class SliceEmbeddings:
     lie in these. `weight_type` says in which element type rows are kept.
     """
 
-    def __init__(self, unit: VectorUnit, weight_type: WeightType = lambda names, weight: "float32") -> None:
+    def __init__(self, unit: Machine, weight_type: WeightType = lambda names, weight: "float32") -> None:
         self.unit, self.weight_type = unit, weight_type
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -42,7 +42,7 @@ class SliceEmbeddings:
 
 
 class _Slicer(MainRewriter):
-    def __init__(self, mod: tvm.IRModule, unit: VectorUnit, weight_type: WeightType) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: Machine, weight_type: WeightType) -> None:
         super().__init__(mod)
         self.unit, self.weight_type = unit, weight_type
         self.from_weights, self.old = weight_vars(self.main), values_of(self.main)

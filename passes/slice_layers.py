@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from ..schedules.tiles.tile import VectorUnit
+from ..schedules.registry import Machine
 from .attributes import BLOCKS
 from .choose_kernels import annotate, chosen
 from .module_pass import module_pass
@@ -21,7 +21,7 @@ class SliceLayers:
     steps of whole blocks, differently for every budget; the kernel is the same for all of them.
     """
 
-    def __init__(self, unit: VectorUnit) -> None:
+    def __init__(self, unit: Machine) -> None:
         self.unit = unit
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:

@@ -8,8 +8,7 @@ import tvm
 from tvm import relax
 
 from ..schedules.operators.embedding import EmbeddingSpec, Interleaved
-from ..schedules.registry import Candidate
-from ..schedules.tiles.tile import VectorUnit
+from ..schedules.registry import Candidate, Machine
 from .attributes import DTYPE, FETCH, VALUES_OF, WEIGHTS
 from .choose_kernels import chosen
 from .ir import bindings, operator, shape
@@ -39,7 +38,7 @@ class _Source:
     rounded: str
 
 
-def tied_tables(mod: tvm.IRModule, unit: VectorUnit) -> dict[relax.Var, Tied]:
+def tied_tables(mod: tvm.IRModule, unit: Machine) -> dict[relax.Var, Tied]:
     """By the variable of an embedding's table the dense layer that has the same weights.
 
     A row is a column of a block, so that a whole block is read to fetch a row.

@@ -12,16 +12,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .conv import DirectEmitter, as_row
+from .family import Candidate, Family
+from .row_bands import Bands, row_kernel
 from .tiles.emit import maybe_serial, vector
+from .tiles.panel import panel_of
 from .tiles.spec import ConvSpec
 from .tiles.taps import Reach, Taps
-from .tiles.tile import Tile
+from .tiles.tile import Tile, VectorUnit
+from .tiles.trials import tiles
 from .tiles.widening import widens_on_stack
+
+# Pixels of a tile: a kernel row's taps of seven neighbours and their accumulators fill 32 registers.
+_ROWS = 7
+_VECTORS = 2
+_MOST_TRIED_ROWS = 14
+# Above this value of inputs + 3 × weights of a kernel row LLVM was seen to move vectors to the stack and back in the
+# inner loop, the inputs being loaded early (benchmarks/lab/arm/mca.py).
+_LIVE = 21
+# Cost of a tap compared with a direct one, whose operands are reused: a vector is loaded for every FMA.
+_SLOWDOWN = 1.3
 
 # Taps of a long kernel row that are unrolled together, in code that all tiles share, and in the code of a border.
 _TOGETHER, _TOGETHER_AT_BORDER = 32, 8
@@ -111,3 +126,33 @@ class ChannelEmitter(DirectEmitter):
         if not isinstance(rest, int) or rest:
             with maybe_serial(0, rest) as tap:
                 yield T.bind(whole.low + whole.count // together * together + tap), whole.reached
+
+
+def _candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
+    rows = row_kernel(_BANDS, spec, unit.width, tile)
+    code = lambda: kernel(spec, tile, unit.width, unit.threads)  # noqa: E731
+    return Candidate("depthwise", tile, panel_of(spec, tile.channels), 0, spec.flops * _SLOWDOWN, code, rows=rows)
+
+
+def _candidates(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
+    if spec.depthwise:
+        block = min(_VECTORS * unit.width, spec.out_channels)
+        yield _candidate(spec, Tile(min(_most_rows(spec, unit), spec.out_width), block), unit)
+
+
+def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
+    for tile in tiles(min(spec.out_width, _MOST_TRIED_ROWS), spec.out_channels, unit) if spec.depthwise else ():
+        yield _candidate(spec, replace(tile, depth=1), unit)
+
+
+def _most_rows(spec: ConvSpec, unit: VectorUnit) -> int:
+    """Pixels of a tile: fewer where 128-bit registers would not hold the inputs of large kernels with strides."""
+    rows = _ROWS
+    if unit.by_lane and unit.independent_fmas <= _ROWS + 1:
+        while rows > 1 and (rows - 1) * spec.stride[1] + 3 * spec.kernel[1] > _LIVE:
+            rows -= 1
+    return rows
+
+
+_BANDS = Bands(ConvSpec, kernel, "depthwise")
+FAMILY = Family("depthwise", ConvSpec, _candidates, _trials, bands=_BANDS)

@@ -12,16 +12,29 @@ kernel would fill a part of each vector. Here a vector holds the outputs of seve
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .conv import as_row
 from .depthwise import ChannelEmitter
+from .direct_work import direct_work
+from .family import OTHER, Candidate, Family
+from .row_bands import Bands, row_kernel
 from .tiles.emit import vector
+from .tiles.panel import panel_of
 from .tiles.spec import ConvSpec
 from .tiles.taps import Taps
 from .tiles.tile import Tile, VectorUnit
 
+# Vectors of a tile, registers that hold neither sums nor inputs, and the cost of a product compared with a direct one: every
+# product takes a shuffle.
+_VECTORS = 2
+_OTHERS = 4
+_SLOWDOWN = 1.5
+_MOST_TRIED_ROWS = 9
 _MOST_COLUMNS = 8  # of a kernel whose first taps some channels lack: all of its columns are unrolled
 
 
@@ -61,3 +74,32 @@ class _Emitter(ChannelEmitter):
                 weights = T.bind(self.weights(start, lanes, tap, then=i))
                 for row in reached:
                     self.acc.add_product(row, start, lanes, tirx.Shuffle([pixels[row]], own), weights)
+
+
+def _tile(spec: ConvSpec, unit: VectorUnit) -> Tile:
+    """Pixels whose sums, inputs and shuffled inputs fit the registers: twice as many take up to 1.6 times as long."""
+    vectors = min(_VECTORS, max(1, spec.out_channels // unit.width))
+    rows = (unit.registers - _OTHERS) // (2 * (vectors + 1))
+    return Tile(max(1, min(rows, spec.out_width)), min(vectors * unit.width, spec.out_channels))
+
+
+def _candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
+    rows = row_kernel(_BANDS, spec, unit.width, tile)
+    code = lambda: kernel(spec, tile, unit.width, unit.threads)  # noqa: E731
+    work = direct_work(spec) + spec.flops * (_SLOWDOWN - 1)
+    return Candidate("grouped", tile, panel_of(spec, tile.channels), 0, work, code, rows=rows)
+
+
+def _candidates(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
+    if eligible(spec, unit):
+        yield _candidate(spec, _tile(spec, unit), unit)
+
+
+def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
+    if eligible(spec, unit):
+        for rows in range(1, min(_MOST_TRIED_ROWS, spec.out_width) + 1):
+            yield _candidate(spec, replace(_tile(spec, unit), rows=rows), unit)
+
+
+_BANDS = Bands(ConvSpec, kernel, "grouped")
+FAMILY = Family("grouped", ConvSpec, _candidates, _trials, bands=_BANDS, group=OTHER)

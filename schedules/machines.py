@@ -1,36 +1,34 @@
-"""Which kernels there are for a machine: of the families for CPUs, or for GPUs.
+"""The kernels of operators for a machine, a CPU or a GPU; those of layers are in families (`registry.py`).
 
-Passes and lowering ask here, and go the same way for both. Without a family for GPUs the kernel for CPUs is taken, with
+Passes and lowering ask here, and go the same way for both. Without a kernel for GPUs the one for CPUs is taken, with
 vectors of one number, as threads (`cuda/fallback.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tvm import tirx
 
-from . import registry, space
+from . import registry
 from .cuda import attention as gpu_attention
 from .cuda import copies as gpu_copies
 from .cuda import embedding as gpu_embedding
 from .cuda import fallback
 from .cuda import pool as gpu_pool
-from .cuda import registry as gpu_registry
 from .cuda import rowwise as gpu_rowwise
 from .cuda.architecture import Architecture
 from .cuda.unit import Gpu
 from .generic import schedule as generic
-from .operators import attention, concat, scatter_rows
+from .operators import attention, concat, pool, scatter_rows
 from .operators.attention_spec import AttentionSpec
 from .operators.concat import ConcatSpec
 from .operators.embedding import EmbeddingSpec
 from .operators.pool import PoolSpec
 from .operators.rowwise import RowSpec
 from .operators.scatter_rows import ScatterSpec
-from .registry import Candidate
-from .row_bands import RowKernel, row_kernel
-from .tiles.spec import ConvSpec, MatmulSpec
+from .registry import Machine
+from .row_bands import Bands, RowKernel, row_kernel
 from .tiles.tile import VectorUnit
 
 _GPU_OPERATORS: dict[type, Callable[..., tirx.PrimFunc]] = {
@@ -41,43 +39,33 @@ _GPU_OPERATORS: dict[type, Callable[..., tirx.PrimFunc]] = {
 }
 
 
-def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> tuple[Candidate, ...]:
-    """The candidates for a layer."""
-    if isinstance(unit, Gpu):
-        return gpu_registry.candidates(spec, unit.architecture)
-    return registry.candidates(spec, unit)
+# How kernels of operators compute bands of rows.
+_BANDS = {PoolSpec: Bands(PoolSpec, pool.kernel), ConcatSpec: Bands(ConcatSpec, concat.kernel)}
 
 
-def every_candidate(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> Sequence[Candidate]:
-    """The candidates, and all other kernels that have a name."""
-    return candidates(spec, unit) if isinstance(unit, Gpu) else space.space(spec, unit)
+def vectors(machine: Machine) -> VectorUnit:
+    """The vector unit that kernels for CPUs are made for; on a GPU they become threads of one number each."""
+    return machine.serial if isinstance(machine, Gpu) else machine
 
 
-def named(spec: ConvSpec | MatmulSpec, unit: VectorUnit, name: str) -> Candidate | None:
-    """The candidate of that name; None if there is none."""
-    if isinstance(unit, Gpu):
-        return next((candidate for candidate in candidates(spec, unit) if str(candidate) == name), None)
-    return space.named(spec, unit, name)
-
-
-def operator(spec, family: Callable[[object, int], tirx.PrimFunc], unit: VectorUnit) -> tirx.PrimFunc:
+def operator(spec, family: Callable[[object, int], tirx.PrimFunc], unit: Machine) -> tirx.PrimFunc:
     """The kernel of an operator without weights; `family` makes the one for CPUs."""
     if isinstance(unit, Gpu) and type(spec) in _GPU_OPERATORS:
         return _GPU_OPERATORS[type(spec)](spec)
-    return family(spec, unit.width)
+    return family(spec, vectors(unit).width)
 
 
-def copy(shape: tuple[int, ...], dtype: str, unit: VectorUnit) -> tirx.PrimFunc:
+def copy(shape: tuple[int, ...], dtype: str, unit: Machine) -> tirx.PrimFunc:
     """The kernel (input, output) that copies a tensor."""
     return operator(concat.copy_of(shape, dtype), concat.kernel, unit)
 
 
-def exchange(spec: ScatterSpec, shapes: tuple[tuple[int, ...], tuple[int, ...]], unit: VectorUnit) -> tirx.PrimFunc:
+def exchange(spec: ScatterSpec, shapes: tuple[tuple[int, ...], tuple[int, ...]], unit: Machine) -> tirx.PrimFunc:
     """The kernel (cache, rows, write indices) by which rows of a cache change places with others."""
     return (gpu_copies.exchange_rows if isinstance(unit, Gpu) else scatter_rows.exchange)(spec, shapes)
 
 
-def writing_rows(kernel: tirx.PrimFunc, spec: ScatterSpec, unit: VectorUnit) -> tirx.PrimFunc:
+def writing_rows(kernel: tirx.PrimFunc, spec: ScatterSpec, unit: Machine) -> tirx.PrimFunc:
     """The machine's kernel, for a kernel for CPUs that writes rows into a copy of a cache."""
     if not isinstance(unit, Gpu):
         return kernel
@@ -85,12 +73,19 @@ def writing_rows(kernel: tirx.PrimFunc, spec: ScatterSpec, unit: VectorUnit) -> 
     return gpu_copies.scatter_rows(spec, (past, update)).with_attrs(dict(kernel.attrs.items()))
 
 
-def rows(spec, unit: VectorUnit) -> RowKernel | None:
+def rows(spec, unit: Machine) -> RowKernel | None:
     """How an operator's kernel computes bands of rows; None if impossible."""
-    return None if isinstance(unit, Gpu) else row_kernel(spec, unit.width)
+    bands = _BANDS.get(type(spec))
+    return None if bands is None or isinstance(unit, Gpu) else row_kernel(bands, spec, unit.width)
 
 
-def attention_of(spec: AttentionSpec, unit: VectorUnit) -> tuple[tirx.PrimFunc, str, tuple[tuple[int, ...], ...]]:
+def decoded_rows(text: str) -> RowKernel:
+    """The inverse of RowKernel.encode."""
+    known = (*_BANDS.values(), *(family.bands for family in registry.FAMILIES if family.bands))
+    return RowKernel.decode(text, {(bands.takes.__name__, bands.family): bands for bands in known})
+
+
+def attention_of(spec: AttentionSpec, unit: Machine) -> tuple[tirx.PrimFunc, str, tuple[tuple[int, ...], ...]]:
     """The kernel of an attention, its name, and the shapes of its scratch."""
     if isinstance(unit, Gpu):
         queries, _ = gpu_attention.parts(spec, unit.architecture)
@@ -100,7 +95,7 @@ def attention_of(spec: AttentionSpec, unit: VectorUnit) -> tuple[tirx.PrimFunc, 
     return attention.kernel(spec, unit), name, attention.scratch(spec, unit)
 
 
-def adds_positions(unit: VectorUnit) -> bool:
+def adds_positions(unit: Machine) -> bool:
     """Whether kernels of attention compute scores by position."""
     return not isinstance(unit, Gpu)
 

@@ -14,11 +14,13 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from .family import PRODUCTS, Candidate, Family
 from .tiles import epilogue as ep
 from .tiles import lane
 from .tiles.emit import Accumulators, flat, loop, vector, zero
 from .tiles.spec import MatmulSpec
-from .tiles.tile import Tile, pieces, runs, split_evenly
+from .tiles.tile import Tile, VectorUnit, choose, pieces, runs, split_evenly
+from .tiles.trials import tiles
 
 
 def kernel(spec: MatmulSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
@@ -77,3 +79,16 @@ def kernel(spec: MatmulSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
 
 def _no_channels(index: int) -> tirx.Expr:
     raise AssertionError(f"a product of two activations has no packed channel vectors, asked for {index}")
+
+
+def _candidate(spec: MatmulSpec, tile: Tile, unit: VectorUnit) -> Candidate:
+    return Candidate("matmul", tile, None, 0, float(spec.flops), lambda: kernel(spec, tile, unit.width))
+
+
+FAMILY = Family(
+    "matmul",
+    MatmulSpec,
+    lambda spec, unit: [_candidate(spec, choose(spec.m, spec.n, unit, row_nbytes=4 * spec.k), unit)],
+    lambda spec, unit: [_candidate(spec, tile, unit) for tile in tiles(spec.m, spec.n, unit)],
+    group=PRODUCTS,
+)

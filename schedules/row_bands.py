@@ -10,26 +10,17 @@ tiles begin at the first row of the band: their outputs differ from the whole la
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from tvm import tirx
 
-from . import conv, depthwise, grouped
-from .integer import kernel as integer_kernel
-from .integer.ways import Integer
-from .operators import concat, pool
 from .operators.concat import ConcatSpec
 from .operators.pool import PoolSpec
 from .tiles.first_taps import FirstTaps
 from .tiles.place import Place
 from .tiles.spec import ConvSpec
 from .tiles.tile import Tile
-from .winograd import kernel as winograd_kernel
-from .winograd.ways import Winograd
-
-_SPECS = {cls.__name__: cls for cls in (ConvSpec, PoolSpec, ConcatSpec)}
-_CONVOLUTIONS = {"direct": conv.kernel, "depthwise": depthwise.kernel, "grouped": grouped.kernel}
 
 
 @dataclass(frozen=True)
@@ -51,27 +42,31 @@ class Rows:
         return f"[{self.start}:{self.stop}]"
 
 
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """How a family's kernels, or those of an operator, are made for other rows."""
+
+    takes: type  # ConvSpec, PoolSpec or ConcatSpec
+    build: Callable[..., tirx.PrimFunc]  # (way, vector_width) if there is a way, else (spec[, tile], vector_width)
+    family: str = ""  # its name; none: an operator
+    way: Callable[..., object] | None = None  # (spec, tile, *blocking): describes a kernel with scratch and work of its own
+    large: bool = False  # scratch is as large as the savings: such kernels compute bands next to smaller ones only
+
+
 @dataclass(frozen=True)
 class RowKernel:
     """A kernel that can be made for a band of its rows."""
 
+    bands: Bands
     spec: ConvSpec | PoolSpec | ConcatSpec
     vector_width: int
-    family: str = ""  # of a convolution's kernel
     tile: Tile | None = None  # of a convolution's kernel
-    blocking: tuple[int | str, ...] = ()  # as `_blocking` says
+    blocking: tuple[int | str, ...] = ()  # the kernel's other sizes, which bands have, too
 
     @property
-    def way(self) -> Winograd | Integer | None:
-        """The description of a Winograd kernel, or of one in integer arithmetic."""
-        if self.family == "integer":
-            rows, slots, instruction = self.blocking
-            way = Integer(self.spec, self.tile, 1, slots, instruction)
-            return replace(way, parts=math.ceil(way.units / rows))
-        if self.family != "winograd":
-            return None
-        m, *blocking = self.blocking
-        return _shrunk(Winograd(self.spec, m, self.tile, *blocking))
+    def way(self):
+        """The description of the kernel, if there is one."""
+        return self.bands.way(self.spec, self.tile, *self.blocking) if self.bands.way else None
 
     @property
     def scratch(self) -> tuple[tuple[int, ...], ...]:
@@ -115,34 +110,31 @@ class RowKernel:
 
     def build(self) -> tirx.PrimFunc:
         """The kernel's code, with the parameters of the kernel for the whole layer."""
-        if self.way is not None:
-            family = integer_kernel if self.family == "integer" else winograd_kernel
-            return family.kernel(self.way, self.vector_width)
-        if isinstance(self.spec, ConvSpec):
-            return _CONVOLUTIONS[self.family](self.spec, self.tile, self.vector_width)
-        family = pool if isinstance(self.spec, PoolSpec) else concat
-        return family.kernel(self.spec, self.vector_width)
+        described = (self.way,) if self.bands.way else (self.spec, self.tile) if self.tile else (self.spec,)
+        return self.bands.build(*described, self.vector_width)
 
     def encode(self) -> str:
         """As text, for an attribute in the IR."""
-        fields = asdict(self)
+        spec, tile = asdict(self.spec), asdict(self.tile) if self.tile else None
         for name, usual in (("weights", "float32"), ("integers", False), ("vectors", 0), ("first_taps", None)):
-            if name in fields["spec"] and fields["spec"][name] == usual:
-                del fields["spec"][name]  # the default
-        return json.dumps([type(self.spec).__name__, fields])
+            if name in spec and spec[name] == usual:
+                del spec[name]  # the default
+        fields = {"vector_width": self.vector_width, "family": self.bands.family, "tile": tile, "blocking": self.blocking}
+        return json.dumps([self.bands.takes.__name__, {"spec": spec, **fields}])
 
     @staticmethod
-    def decode(text: str) -> RowKernel:
-        """The inverse of `encode`."""
+    def decode(text: str, known: Mapping[tuple[str, str], Bands]) -> RowKernel:
+        """The inverse of `encode`; `known` by the names of specs and family."""
         name, fields = json.loads(text)
-        described = {key: _tuples(value) for key, value in fields.pop("spec").items()}
+        described = {key: _tuples(value) for key, value in fields["spec"].items()}
         if place := described.get("place"):
             described["place"] = Place(**{key: _tuples(value) for key, value in place.items()})
         if first_taps := described.get("first_taps"):
             described["first_taps"] = FirstTaps(**first_taps)
-        spec = _SPECS[name](**described)
-        tile, blocking = fields.pop("tile"), fields.pop("blocking")
-        return RowKernel(spec, tile=Tile(**tile) if tile else None, blocking=tuple(blocking), **fields)
+        bands, tile = known[name, fields["family"]], fields["tile"]
+        return RowKernel(
+            bands, bands.takes(**described), fields["vector_width"], Tile(**tile) if tile else None, tuple(fields["blocking"])
+        )
 
     def _clipped(self, out: Rows) -> tuple[Rows, int, int]:
         """The input rows under the windows of `out`, and the rows of padding above and below."""
@@ -159,41 +151,18 @@ class RowKernel:
 
 
 def row_kernel(
-    spec: object, vector_width: int, family: str = "", tile: Tile | None = None, way: Winograd | Integer | None = None
+    bands: Bands, spec: object, vector_width: int, tile: Tile | None = None, blocking: tuple[int | str, ...] = ()
 ) -> RowKernel | None:
-    """How a kernel computes bands of rows; None if impossible: other families, several images, a single row.
-
-    `way` describes a Winograd kernel, or one in integer arithmetic; pairs of pixels, which Winograd kernels may
-    take, are cut from the first row on.
-    """
+    """How a kernel computes bands of rows; None if impossible: several images, a single row."""
     if isinstance(spec, ConvSpec):
-        able = spec.batch == 1 and (family in _CONVOLUTIONS or (way is not None and getattr(way, "stride", 1) == 1))
         # The rows of the target tensor must be those of the result.
-        able = able and spec.y_shape[:3] == spec.out_shape[:3] and len(spec.y_shape) == 4
+        able = spec.batch == 1 and spec.y_shape[:3] == spec.out_shape[:3] and len(spec.y_shape) == 4
     elif isinstance(spec, PoolSpec):
         able = spec.n == 1
-    elif isinstance(spec, ConcatSpec):
-        able = len(spec.out_shape) == 4 and spec.axis == 3 and spec.out_shape[0] == 1
     else:
-        able = False
-    if not able:
-        return None
-    kernel = RowKernel(spec, vector_width, family, tile, _blocking(way))
-    return kernel if kernel.out_rows > 1 else None
-
-
-def _blocking(way: Winograd | Integer | None) -> tuple[int | str, ...]:
-    """Of a Winograd kernel m, groups, chunk, slots and threads; in integer arithmetic units of a part, slots, the instruction."""
-    if isinstance(way, Integer):
-        return (math.ceil(way.units / way.parts), way.slots, way.instruction)
-    return (way.m, way.groups, way.chunk, way.slots, way.threads) if way else ()
-
-
-def _shrunk(way: Winograd) -> Winograd:
-    """A way whose register tiles, blocks and slots are no more than there is work for."""
-    way = replace(way, tile=replace(way.tile, rows=min(way.tile.rows, way.tiles)))
-    way = replace(way, groups=min(way.groups, math.ceil(way.all_groups / way.slots)))
-    return replace(way, slots=min(way.slots, way.tile_blocks))
+        able = len(spec.out_shape) == 4 and spec.axis == 3 and spec.out_shape[0] == 1
+    kernel = RowKernel(bands, spec, vector_width, tile, blocking)
+    return kernel if able and kernel.out_rows > 1 else None
 
 
 def _tuples(value):

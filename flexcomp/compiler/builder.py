@@ -33,8 +33,8 @@ from flexcomp.program import Weights as StoredWeights
 from flexcomp.renamed import renamed
 from flexcomp.report import shown
 from flexcomp.runtime import parse_budget
+from flexcomp.schedules.registry import Machine
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
-from flexcomp.schedules.tiles.tile import VectorUnit
 
 from . import pipeline
 from .artifact import Artifact
@@ -167,7 +167,7 @@ def prepare(
         profile = probed(target, machine.probe, lambda note: report(note, 1, 1)) or profile
     if not resolved.gpu:
         profile = replace(profile, cores=profile.cores or resolved.num_cores)
-    unit = replace(resolved.vector_unit, threads=threads)
+    unit = replace(resolved.machine, threads=threads)
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
     network = _compile_graph(
@@ -220,7 +220,7 @@ def types_of(
 
 def _choose_types(imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool) -> Chosen:
     target = resolve_target("native")
-    unit, profile = replace(target.vector_unit, threads=target.num_cores), guessed_profile(target)
+    unit, profile = replace(target.machine, threads=target.num_cores), guessed_profile(target)
 
     def lowered(types: WeightTypes) -> Network:
         late = profile.prepared_late
@@ -248,7 +248,7 @@ def _cores(target: CompileTarget) -> str:
 def _compile_graph(
     imported: Imported,
     target: CompileTarget,
-    unit: VectorUnit,
+    unit: Machine,
     kernels: str,
     measured: Measured | None,
     report: Progress,
@@ -268,7 +268,7 @@ def _compile_graph(
     report("passes", 0, total)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
-    simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights, types.of, measured), "transformers")
+    simple = pipeline.run(simple, pipeline.transformers(target.machine, on_weights, types.of, measured), "transformers")
     fused = pipeline.run(simple, pipeline.fuse(types.of), "fuse")
     types.require_granted()
     pack = pipeline.pack(unit)  # one for all choices: equal kernels are built once
@@ -300,7 +300,7 @@ def _compile_graph(
 
 
 def _separate_weights(
-    mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, unit: VectorUnit
+    mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, unit: Machine
 ) -> tuple[tvm.IRModule, list[Array]]:
     """A module of kernel calls, of one with packed weights, and these."""
     mod = pipeline.run(mod, pipeline.separate_weights(), "separate_weights")

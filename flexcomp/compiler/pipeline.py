@@ -42,7 +42,7 @@ from flexcomp.passes.choose_kernels import Measured
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.legalise import LEGALISATIONS
 from flexcomp.passes.weights import WeightType
-from flexcomp.schedules.tiles.tile import VectorUnit
+from flexcomp.schedules.registry import Machine
 
 # Ctrl-C in a pass, which C++ calls, comes out of C++ unchanged, not as one of TVM's errors.
 tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
@@ -58,7 +58,7 @@ def simplify() -> list[Pass]:
 
 
 def transformers(
-    unit: VectorUnit,
+    unit: Machine,
     evaluate: Evaluate,
     weight_type: WeightType = lambda names, weight: "float32",
     measured: Measured | None = None,
@@ -87,17 +87,17 @@ def fuse(weight_type: WeightType = lambda names, weight: "float32") -> list[Pass
     return [FuseLayers(weight_type), PlaceParts(), ShareWeights(), SharePanels()]
 
 
-def choose(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
+def choose(unit: Machine, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
     """These functions have a chosen kernel; `kernels` is the preference."""
     return [ChooseKernels(unit, kernels, measured)]
 
 
-def pack(unit: VectorUnit) -> list[Pass]:
+def pack(unit: Machine) -> list[Pass]:
     """Layers are calls of their kernels on packed weights; equal ones are one variable."""
     return [SliceLayers(unit), PretransformWeights(unit), ShareWeights()]
 
 
-def layers(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
+def layers(unit: Machine, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
     """All of these."""
     return [*fuse(), *choose(unit, kernels, measured), *pack(unit)]
 
@@ -107,7 +107,7 @@ def separate_weights() -> list[Pass]:
     return [KeepSpreading(), KeepConstantOutputs(), relax.transform.LiftTransformParams()]
 
 
-def operators(unit: VectorUnit) -> list[Pass]:
+def operators(unit: Machine) -> list[Pass]:
     """Every operator is a kernel call or a view; operators without a family are fused and legalised by TVM."""
     return [
         LowerOperators(unit),

@@ -15,6 +15,7 @@ from flexcomp.files import replacing
 from flexcomp.json_text import parse
 from flexcomp.plan import SLICE_S, Storage
 from flexcomp.program import COPIED_NBYTES, CountArg, FirstArg, Layer, ValueArg, Weights
+from flexcomp.schedules import registry
 
 from .presets import Preset
 
@@ -131,10 +132,11 @@ class DeviceProfile:
         """Seconds that each further slice adds to a layer: a call, and the kernel's preparation of its input."""
         if threads == self.threads and (known := self.kernels.get(kernel_key(layer))):
             return known.slice_s
-        if family(layer) not in _PREPARING_FLOPS:
+        known = registry.family(family(layer))
+        if known is None or not known.preparing_flops:
             return SLICE_S
         read = next(arg for arg in layer.args if isinstance(arg, ValueArg) and not arg.written)
-        return SLICE_S + _PREPARING_FLOPS[family(layer)] * read.touched_nbytes / (self.flops_per_s * threads)
+        return SLICE_S + known.preparing_flops * read.touched_nbytes / (self.flops_per_s * threads)
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON."""
@@ -147,11 +149,6 @@ class DeviceProfile:
         with replacing(path) as partial:
             partial.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
-
-# Kernels that combine or copy their input before multiplying, in every call; and the cost for each input byte, in
-# operations. Medians on one Zen 4 core, layers of VGG-19, ResNet-152 and ViT-B/16 called in two to eight slices: 30 to 80 us for
-# a megabyte of input by Strassen's sums, 80 to 340 by Winograd's transform, 130 to 500 where columns are copied.
-_PREPARING_FLOPS = {"strassen": 5.0, "winograd": 20.0, "im2col_gemm": 30.0, "integer": 2.0}
 
 # Cost of preparing a byte of weights if not measured, in bytes read from memory: transforms of 3×3 weights and
 # sums of quarters made 10 to 13 GB/s on one Zen 4 core.

@@ -94,10 +94,13 @@ class CompileTarget:
         return MEMORY_UNIT if self.gpu and not self.gpu.integrated else PAGE
 
     @property
+    def machine(self) -> VectorUnit | Gpu:
+        """The GPU, or else the vector unit, that kernels are chosen for."""
+        return Gpu(self.gpu) if self.gpu else self.vector_unit
+
+    @property
     def vector_unit(self) -> VectorUnit:
-        """The vector unit, which decides the tiles of kernels."""
-        if self.gpu:
-            return Gpu.of(self.gpu)
+        """The vector unit of the CPU, which decides the tiles of kernels."""
         if self.arch != "aarch64":
             spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
             return VectorUnit(self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots)

@@ -203,7 +203,7 @@ class _Lowering:
             flops=int(attrs.get(names.FLOPS, 0)),
         )
         self._note_node(var, name)
-        rows = RowKernel.decode(str(attrs[names.ROWS])) if names.ROWS in attrs else None
+        rows = machines.decoded_rows(str(attrs[names.ROWS])) if names.ROWS in attrs else None
         self._add(layer, float(attrs.get(names.WORK, 0.0)), rows, attrs.get(names.SECONDS))
 
     def _code(
@@ -219,7 +219,7 @@ class _Lowering:
             scratch = tuple(TensorType(tuple(t.shape), t.dtype) for t in scheduled.scratch)
         if names.EXCHANGE in attrs:
             spec = scatter_rows.ScatterSpec.decode(str(attrs[names.EXCHANGE]))
-            func = machines.writing_rows(func, spec, self.target.vector_unit)
+            func = machines.writing_rows(func, spec, self.target.machine)
         return machines.bound(func, self.target.gpu), scratch
 
     def _operands(self, call: relax.Call, attrs: Mapping[str, Any]) -> tuple[list[Arg], list[Array]]:
@@ -274,7 +274,7 @@ class _Lowering:
         rows = rows if known.owns_rows else self._copy(rows)
         spec = scatter_rows.ScatterSpec.decode(str(func.attrs[names.EXCHANGE]))
         kernel = f"exchange_{len(result.layers)}"
-        code = machines.exchange(spec, (shape(past), rows.type.shape), self.target.vector_unit)
+        code = machines.exchange(spec, (shape(past), rows.type.shape), self.target.machine)
         result.kernels[kernel] = machines.bound(code, self.target.gpu).with_attr(names.EXCHANGED, [0, 1])
         state = replace(self.states[known.state], type=_type(var))
         self.seen[var] = state
@@ -314,7 +314,7 @@ class _Lowering:
         type_ = TensorType(source.shape, str(source.dtype)) if is_weight else source.type
         name = f"copy.{len(result.layers)}"
         kernel = f"{'constant_output' if is_weight else 'copy'}_{len(result.layers)}"
-        copy = machines.copy(type_.shape, type_.dtype, self.target.vector_unit)
+        copy = machines.copy(type_.shape, type_.dtype, self.target.machine)
         result.kernels[kernel] = machines.bound(copy, self.target.gpu)
         written = self._new_value(name, type_)
         layer = Layer(

@@ -7,7 +7,7 @@ the faster one is an alternative, with its own packed weights, that a rung of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tvm import tirx
@@ -61,7 +61,7 @@ class BandKernel:
     @property
     def identity(self) -> str:
         """Its inputs; equal only for equal kernels."""
-        return f"{type(self.rows.spec).__name__} {astuple(self.rows)}"
+        return self.rows.encode()
 
     @cached_property
     def code(self) -> tirx.PrimFunc:

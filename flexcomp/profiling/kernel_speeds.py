@@ -11,23 +11,19 @@ from pathlib import Path
 from flexcomp.device import resolve_target
 from flexcomp.errors import ExecutionError
 from flexcomp.program import Layer, ValueArg, WeightArg
+from flexcomp.schedules import registry
+from flexcomp.schedules.family import COMPUTING, OTHER
 
 from .rates import Rates, call_seconds, measure_rates, pool
 from .replay import Replay
 
-# Families of kernels, by the first word of Layer.implementation, and their limits.
-GROUPS = {
-    "direct and matmul": ("direct", "matmul"),
-    "winograd": ("winograd",),  # counted as products of the direct method, as are those of strassen
-    "strassen": ("strassen",),
-    "im2col_gemm": ("im2col_gemm",),
-    "attention": ("attention",),
-    "depthwise": ("depthwise",),
-    "gemv": ("gemv",),
-}
-OTHER = "other"
-BOUND_BY_READING = ("gemv",)  # groups that read every weight once
 _WARM_UP = 2
+
+
+def groups() -> dict[str, str | None]:
+    """Groups of families, and their limits; kernels that save products are counted as those of the direct method."""
+    named = {one.group or one.name: one.bound_by for one in registry.FAMILIES if one.group != OTHER}
+    return {**named, "attention": COMPUTING, OTHER: None}
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,9 @@ class LayerTime:
 
     @property
     def group(self) -> str:
-        family = self.layer.implementation.partition(" ")[0]
-        return next((name for name, families in GROUPS.items() if family in families), OTHER)
+        word = self.layer.implementation.partition(" ")[0]
+        known = registry.family(word)
+        return (known.group or known.name) if known else word if word in groups() else OTHER
 
     @property
     def nbytes(self) -> int:
@@ -83,15 +80,15 @@ def kernel_report(
 def summarise(times: list[LayerTime], rates: Rates) -> dict:
     """Rates of layers and groups. Shares of groups are weighted by time."""
     total = math.fsum(time.seconds for time in times)
-    groups: dict[str, list[LayerTime]] = {name: [] for name in (*GROUPS, OTHER)}
+    by_group: dict[str, list[LayerTime]] = {name: [] for name in groups()}
     for time in times:
-        groups[time.group].append(time)
+        by_group[time.group].append(time)
     return {
         "peak_gflops": rates.flops_per_s / 1e9,
         "read_gb_per_s": rates.read_bytes_per_s / 1e9,
         "kernels_ms": total * 1e3,
         "layers": [_layer_facts(time, total, rates) for time in times],
-        "groups": [_group_facts(name, members, total, rates) for name, members in groups.items() if members],
+        "groups": [_group_facts(name, members, total, rates) for name, members in by_group.items() if members],
     }
 
 
@@ -101,7 +98,7 @@ def _layer_facts(time: LayerTime, total: float, rates: Rates) -> dict:
         "description": time.layer.description,
         "kernel": time.layer.implementation,
         "group": time.group,
-        "bound_by": _bound(time.group),
+        "bound_by": groups()[time.group],
         "time_ms": time.seconds * 1e3,
         **_rates(time.seconds, time.layer.flops, time.nbytes, total, rates),
     }
@@ -114,13 +111,9 @@ def _group_facts(name: str, members: list[LayerTime], total: float, rates: Rates
         "group": name,
         "layers": len(members),
         "time_ms": seconds * 1e3,
-        "bound_by": _bound(name),
+        "bound_by": groups()[name],
         **_rates(seconds, flops, nbytes, total, rates),
     }
-
-
-def _bound(group: str) -> str | None:
-    return "reading" if group in BOUND_BY_READING else "computing" if group != OTHER else None
 
 
 def _rates(seconds: float, flops: int, nbytes: int, total: float, rates: Rates) -> Mapping[str, float]:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flexcomp.schedules.direct import tile_width
 from flexcomp.schedules.recurrent.spec import RecurrentSpec
-from flexcomp.schedules.registry import Candidate, tile_width
+from flexcomp.schedules.registry import FAMILIES, Candidate
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit, pieces, split_evenly
 from flexcomp.tuning.specs import TunedSpec
@@ -30,7 +31,6 @@ _PARAMS = {
     "seed": 0,
     "verbosity": 0,
 }
-_FAMILIES = ("direct", "depthwise", "gemv", "matmul", "winograd", "strassen", "im2col_gemm")  # others share a column
 FAILED = math.log(10.0)  # a failed trial counts as ten times as slow as the default
 # Multiply-adds that a step of a register tile waits for at least, and the cost of loading an operand relative to one.
 _IN_FLIGHT = 8
@@ -77,7 +77,7 @@ def features(spec: TunedSpec, candidate: Candidate, unit: VectorUnit) -> list[fl
         *(math.log2(extent) for extent in shape),
         math.log2(depth),
         math.log2(max(spec.flops, 1)),
-        *(float(candidate.family == family) for family in _FAMILIES),
+        *(float(candidate.family == family.name) for family in FAMILIES if isinstance(unit, family.machine)),
         float(tile.rows),
         float(tile.channels),
         float(vectors),

@@ -16,8 +16,7 @@ from flexcomp.passes.attributes import LAYER, RECURRENCE
 from flexcomp.passes.choose_kernels import PREFERENCES, default_kernel, layer_spec
 from flexcomp.passes.ir import bindings, operator
 from flexcomp.schedules.recurrent.spec import RecurrentSpec
-from flexcomp.schedules.registry import Candidate
-from flexcomp.schedules.space import space
+from flexcomp.schedules.registry import Candidate, space
 from flexcomp.schedules.tiles.spec import identity
 from flexcomp.schedules.tiles.tile import VectorUnit
 from flexcomp.tuning.specs import TunedSpec
@@ -71,7 +70,5 @@ def _spec_of(mod: tvm.IRModule, value: ir.Expr) -> TunedSpec | None:
 
 def _task(spec: TunedSpec, count: int, unit: VectorUnit) -> Task:
     candidates = {str(candidate): candidate for candidate in space(spec, unit)}
-    if isinstance(spec, RecurrentSpec):
-        return Task(spec, count, candidates, (next(iter(candidates)),))
     defaults = tuple(dict.fromkeys(default_kernel(spec, unit, s) for s in ("fastest", *PREFERENCES)))
     return Task(spec, count, candidates, defaults)

@@ -46,8 +46,7 @@ from flexcomp.program import (
     write_weights,
 )
 from flexcomp.schedules.recurrent.spec import RecurrentSpec
-from flexcomp.schedules.registry import Candidate
-from flexcomp.schedules.space import named
+from flexcomp.schedules.registry import Candidate, named
 from flexcomp.schedules.tiles.spec import identity
 from flexcomp.tuning.specs import TunedSpec
 

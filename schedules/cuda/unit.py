@@ -1,4 +1,4 @@
-"""A GPU where passes ask for the vectors of a CPU."""
+"""A GPU, as a machine that kernels are chosen for."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from .architecture import Architecture
 
 
 @dataclass(frozen=True)
-class Gpu(VectorUnit):
-    """A GPU as passes know it. Families that are for CPUs only compute one number at a time: a thread has no vectors."""
+class Gpu:
+    """A GPU, and the CPU's threads that serve it."""
 
-    architecture: Architecture | None = None
+    architecture: Architecture
+    threads: int = 1
 
-    @classmethod
-    def of(cls, architecture: Architecture) -> Gpu:
-        return cls(width=1, registers=32, architecture=architecture)
+    @property
+    def serial(self) -> VectorUnit:
+        """For kernels that are for CPUs only: one number at a time, as a thread has no vectors (`cuda/fallback.py`)."""
+        return VectorUnit(width=1, registers=32, threads=self.threads)

@@ -89,7 +89,7 @@ class Network:
 def lowered_network(model: onnx.ModelProto, target: str | CompileTarget, shapes: dict | None) -> Lowered:
     """A network lowered as in `flexcomp.build`, by its smallest kernels."""
     imported, resolved = load_model(model, shapes, None), resolve_target(target)
-    unit, on_weights = resolved.vector_unit, partial(evaluate, weights=imported.weights)
+    unit, on_weights = resolved.machine, partial(evaluate, weights=imported.weights)
     mod = imported.mod
     phases = pipeline.simplify(), pipeline.transformers(unit, on_weights), pipeline.layers(unit), pipeline.separate_weights()
     for phase in phases:

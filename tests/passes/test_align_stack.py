@@ -9,7 +9,8 @@ import tvm_ffi
 from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device.target import resolve_target
 from flexcomp.passes import AlignStack
-from flexcomp.schedules.registry import candidates, direct_candidate
+from flexcomp.schedules.direct import candidate as direct_candidate
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile, fitting
 

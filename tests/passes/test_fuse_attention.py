@@ -323,7 +323,7 @@ def test_scores_by_position_of_one_row_are_tensors(terms):
 def test_kernels_for_gpus_take_scores_by_position_as_tensors():
     mod = by_position()
     arrays = given_by_position(mod)[3:]
-    after = FuseAttention(Gpu.of(ARCHITECTURES["sm_80"]), partial(evaluate, weights=arrays))(mod)
+    after = FuseAttention(Gpu(ARCHITECTURES["sm_80"]), partial(evaluate, weights=arrays))(mod)
     assert calls(after).count("relax.gather_elements") == 2 and "attention_0" in calls(after)
 
 

@@ -10,7 +10,9 @@ import tvm
 from hypothesis import strategies as st
 
 from flexcomp.schedules.im2col import ways as im2col
-from flexcomp.schedules.registry import Candidate, conv_candidates, im2col_candidate, strassen_candidate
+from flexcomp.schedules.im2col.family import candidate as im2col_candidate
+from flexcomp.schedules.registry import Candidate, candidates
+from flexcomp.schedules.strassen.family import candidate as strassen_candidate
 from flexcomp.schedules.strassen.ways import Strassen
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile, VectorUnit
@@ -82,16 +84,16 @@ def cases(draw: st.DrawFn, kind: str) -> Case:
     if kind == "winograd":
         ways = winograd.ways(spec, unit)
         way = draw(st.sampled_from(ways)) if ways else None
-        candidate = next((c for c in conv_candidates(spec, unit) if way and c.variant == str(way)), None)
+        candidate = next((c for c in candidates(spec, unit) if way and c.variant == str(way)), None)
     elif kind == "im2col_gemm":
         candidate = None
         if im2col.eligible(spec):
             way = im2col.in_slices(spec, unit, draw(pick(3, 1, 2, 5, 11)))
             candidate = im2col_candidate(replace(way, stretch=draw(pick(way.stretch, 1, 7, 40))), unit)
     else:
-        candidate = conv_candidates(spec, unit)[0]
+        candidate = candidates(spec, unit)[0]
     if candidate is None:
-        candidate = conv_candidates(spec, unit)[0]
+        candidate = candidates(spec, unit)[0]
     return _case(spec, unit, candidate, slices)
 
 

@@ -17,7 +17,7 @@ from flexcomp.schedules.operators.pool import PoolSpec
 from flexcomp.schedules.operators.rowwise import RowSpec
 from flexcomp.schedules.operators.scan import ScanSpec
 from flexcomp.schedules.operators.sort import SortSpec
-from flexcomp.schedules.registry import matmul_candidates
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.spec import MatmulSpec
 
 from .shapes import Case, compare, pick
@@ -51,7 +51,7 @@ def matmul(draw: st.DrawFn) -> Case:
     expected = a.astype("f8") @ b
     expected = expected * 0.125 if epilogue[0] == "multiply" else expected + t * spec.tensors
     inputs = [a, b, *[t] * spec.tensors]
-    return compare(name, matmul_candidates(spec, unit)[0].build, inputs, expected, 1e-5 * max(1.0, abs(expected).max()))
+    return compare(name, candidates(spec, unit)[0].build, inputs, expected, 1e-5 * max(1.0, abs(expected).max()))
 
 
 @st.composite

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 
-from flexcomp.schedules.registry import conv_candidates
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles import taps as kernel_taps
 from flexcomp.schedules.tiles.first_taps import FirstTaps
 from flexcomp.schedules.tiles.narrow_panel import rounded
@@ -72,7 +72,7 @@ def test_taps_in_loops(kind, dtype, monkeypatch):
 
 def check_in_slices(drawn: list[ConvSpec], dtype: str, units: list[VectorUnit] = UNITS) -> None:
     """Fail unless the first kernel of every layer gives what NumPy does, in two slices."""
-    cases = [(spec, conv_candidates(spec, units[i % len(units)])[0]) for i, spec in enumerate(drawn)]
+    cases = [(spec, candidates(spec, units[i % len(units)])[0]) for i, spec in enumerate(drawn)]
     functions = {f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}
     compiled = library(functions)
     rng = np.random.default_rng(1)
@@ -103,8 +103,8 @@ def check_in_slices(drawn: list[ConvSpec], dtype: str, units: list[VectorUnit] =
 def test_sums_in_place():
     """The result over a tensor of the epilogue: the same numbers, from code that is not told that they are distinct."""
     spec = ConvSpec(1, 13, 11, 20, 64, (3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL)
-    candidate = conv_candidates(spec, VectorUnit(8, 16))[0]
-    plain = conv_candidates(ConvSpec(1, 13, 11, 20, 64), VectorUnit(8, 16))[0].build()
+    candidate = candidates(spec, VectorUnit(8, 16))[0]
+    plain = candidates(ConvSpec(1, 13, 11, 20, 64), VectorUnit(8, 16))[0].build()
     function = candidate.build()
     assert candidate.in_place and "tirx.noalias" not in function.attrs and plain.attrs["tirx.noalias"]
     kernel = library({"sum": function})["sum"]
@@ -123,7 +123,7 @@ def test_no_memory_besides_the_operands():
     spec = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL)
     small = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1), groups=64)
     library({
-        f"kernel_{i}": conv_candidates(one, VectorUnit(16, 32))[0].build() for i, one in enumerate((spec, small))
+        f"kernel_{i}": candidates(one, VectorUnit(16, 32))[0].build() for i, one in enumerate((spec, small))
     })  # fmt: skip
 
 
@@ -131,14 +131,14 @@ def test_blocks_are_aligned_ranges():
     """Any slice starts at a multiple of 64 bytes, whatever the block."""
     for channels in range(1, 70):
         for taps in (1, 9, 10):
-            panel = conv_candidates(ConvSpec(1, 4, 4, taps, channels), VectorUnit(16, 32))[0].panel
+            panel = candidates(ConvSpec(1, 4, 4, taps, channels), VectorUnit(16, 32))[0].panel
             assert panel.blocks == 1 or panel.block_nbytes % 64 == 0
             assert set(panel.channels().reshape(-1)) == set(range(channels))
 
 
 def test_a_single_output_channel_has_a_kernel():
     """Of a wide layer, as segmentation networks end in."""
-    assert conv_candidates(ConvSpec(1, 20, 20, 512, 1), VectorUnit(16, 32))[0].family == "direct"
+    assert candidates(ConvSpec(1, 20, 20, 512, 1), VectorUnit(16, 32))[0].family == "direct"
 
 
 # Image, input channels of a group, phases of rows and columns (all, with the first tap), channels of a phase, groups, kernel.
@@ -165,7 +165,7 @@ def test_channels_without_the_first_taps(unit, looped, monkeypatch):
                         first_taps=taps)  # fmt: skip
         if spec.pointwise or kernel == (1, 1):
             spec = replace(spec, padding=(0, 0, 0, 0))
-        cases.append((spec, conv_candidates(spec, unit)[0]))
+        cases.append((spec, candidates(spec, unit)[0]))
     assert {candidate.family for _, candidate in cases} == {"direct", "grouped"}
     cases = cases if not looped else [(spec, candidate) for spec, candidate in cases if candidate.family == "direct"]
     compiled = library({f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)})

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flexcomp.schedules.registry import matmul_candidates
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.spec import MatmulSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
@@ -23,7 +23,7 @@ def test_random_shapes():
                 left_shared=shared == 1, right_shared=shared == 2, epilogue=epilogue,
             )
         )  # fmt: skip
-    functions = {f"kernel_{i}": matmul_candidates(s, UNITS[i % 2])[0].build() for i, s in enumerate(specs)}
+    functions = {f"kernel_{i}": candidates(s, UNITS[i % 2])[0].build() for i, s in enumerate(specs)}
     compiled = library(functions)
     for i, spec in enumerate(specs):
         a = rng.standard_normal((1 if spec.left_shared else spec.batch, spec.m, spec.k)).astype("f4")
@@ -36,4 +36,4 @@ def test_random_shapes():
 
 
 def test_no_memory_besides_the_operands():
-    library({"kernel": matmul_candidates(MatmulSpec(12, 197, 197, 64), VectorUnit(16, 32))[0].build()})
+    library({"kernel": candidates(MatmulSpec(12, 197, 197, 64), VectorUnit(16, 32))[0].build()})

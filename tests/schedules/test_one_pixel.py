@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flexcomp.schedules.registry import conv_candidates
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit, choose
 
@@ -12,7 +12,7 @@ UNITS = {"avx512": VectorUnit(16, 32), "avx2": VectorUnit(8, 16), "neon": Vector
 
 
 def tile_of(spec: ConvSpec, unit: VectorUnit):
-    candidate = conv_candidates(spec, unit)[0]
+    candidate = candidates(spec, unit)[0]
     assert candidate.family == "gemv"
     return candidate.tile, candidate.panel.blocks * candidate.panel.block_nbytes
 

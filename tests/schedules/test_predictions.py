@@ -2,7 +2,7 @@
 
 import pytest
 
-from flexcomp.schedules.registry import conv_candidates
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.epilogue import IDENTITY
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
@@ -24,7 +24,7 @@ ADD = ("relu", ("add", ("acc",), ("tensor", 0)))
     ],
 )
 def test_predictions_are_near_what_was_measured(size, channels, out, epilogue, direct, pairs, quadruples):
-    offers = conv_candidates(ConvSpec(1, size, size, channels, out, epilogue=epilogue), VectorUnit(16, 32))
+    offers = candidates(ConvSpec(1, size, size, channels, out, epilogue=epilogue), VectorUnit(16, 32))
     measured = {"direct": direct, "pairs": pairs, "quadruples": quadruples}
     measured = {kind: time for kind, time in measured.items() if time is not None}
     for kind, time in measured.items():

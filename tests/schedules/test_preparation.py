@@ -7,7 +7,7 @@ import pytest
 import tvm
 
 from flexcomp.schedules.preparation import Preparation, WeightForm, eligible, function
-from flexcomp.schedules.registry import matmul_candidates
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.strassen.ways import HalvesTransform
 from flexcomp.schedules.tiles import narrow_panel
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, Panel
@@ -112,7 +112,7 @@ def test_any_range_of_blocks(compiled, number):
 def test_preparations_ask_the_runtime_for_nothing():
     """They run on the loader's thread, beside a kernel that has all threads and their memory."""
     assert not runtime_calls(FUNCTIONS)
-    product = matmul_candidates(MatmulSpec(12, 197, 197, 64), VectorUnit(16, 32))[0].build()
+    product = candidates(MatmulSpec(12, 197, 197, 64), VectorUnit(16, 32))[0].build()
     assert "ParallelLaunch" in runtime_calls({"product": product})
 
 

@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flexcomp.schedules.machines import decoded_rows
+from flexcomp.schedules.machines import rows as rows_of
 from flexcomp.schedules.operators.concat import ConcatSpec
 from flexcomp.schedules.operators.pool import PoolSpec
-from flexcomp.schedules.registry import conv_candidates
-from flexcomp.schedules.row_bands import RowKernel, Rows, row_kernel
-from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.registry import candidates
+from flexcomp.schedules.row_bands import RowKernel, Rows
+from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
 from flexcomp.schedules.tiles.tile import Tile, VectorUnit
+from flexcomp.schedules.winograd.family import candidate as winograd_candidate
 from flexcomp.schedules.winograd.ways import Winograd
 
 from .kernels import call, library
@@ -43,8 +46,8 @@ POOLS = (
 
 
 def of_convolution(spec: ConvSpec) -> tuple[RowKernel, object]:
-    candidate = conv_candidates(spec, UNIT)[0]
-    return row_kernel(spec, UNIT.width, candidate.family, candidate.tile), candidate.panel
+    candidate = candidates(spec, UNIT)[0]
+    return candidate.rows, candidate.panel
 
 
 def bands(kernel: RowKernel, count: int) -> list[Rows]:
@@ -105,8 +108,8 @@ def test_winograd_in_bands_differs_from_the_whole_by_rounding():
     for i, (spec, m) in enumerate(layers):
         slots = 1 + (i in (1, 2, 5))  # each size of tiles and each layer with one and several
         way = Winograd(spec, m, Tile(3, 8), groups=3, slots=slots, threads=slots)
-        kernel = row_kernel(spec, UNIT.width, "winograd", way.tile, way)
-        assert kernel.way.panel == way.panel and RowKernel.decode(kernel.encode()) == kernel
+        kernel = winograd_candidate(way, UNIT).rows
+        assert kernel.way.panel == way.panel and decoded_rows(kernel.encode()) == kernel
         parts = bands(kernel, 3)
         functions |= {f"band_{i}_{rows.start}": kernel.band(rows).build() for rows in parts}
         cases.append((i, spec, kernel, parts))
@@ -134,7 +137,7 @@ def test_winograd_in_bands_differs_from_the_whole_by_rounding():
 def test_pools_and_joins_in_bands(count):
     rng = np.random.default_rng(count)
     specs = (*POOLS, ConcatSpec(((1, 9, 4, 8), (1, 9, 4, 12), (1, 9, 4, 3)), 3))
-    kernels = [row_kernel(spec, UNIT.width) for spec in specs]
+    kernels = [rows_of(spec, UNIT) for spec in specs]
     functions = {f"whole_{i}": kernel.build() for i, kernel in enumerate(kernels)}
     for i, kernel in enumerate(kernels):
         functions |= {f"band_{i}_{rows.start}": kernel.band(rows).build() for rows in bands(kernel, count)}
@@ -181,14 +184,15 @@ def test_bands_need_the_rows_under_their_windows(data):
 
 def test_kernels_travel_as_text():
     for spec in (*CONVOLUTIONS, *POOLS):
-        kernel = of_convolution(spec)[0] if isinstance(spec, ConvSpec) else row_kernel(spec, 8)
-        assert RowKernel.decode(kernel.encode()) == kernel
+        kernel = of_convolution(spec)[0] if isinstance(spec, ConvSpec) else rows_of(spec, UNIT)
+        assert decoded_rows(kernel.encode()) == kernel
 
 
 def test_what_has_no_bands():
     spec = CONVOLUTIONS[0]
-    assert row_kernel(replace(spec, batch=2), 8, "direct") is None
-    assert row_kernel(spec, 8, "winograd") is None
-    assert row_kernel(ConvSpec(1, 1, 40, 8, 8), 8, "direct") is None, "one row"
-    assert row_kernel(PoolSpec.global_average(1, 7, 7, 8), 8) is None
-    assert row_kernel(ConcatSpec(((1, 9, 4, 8), (1, 9, 4, 8)), 1), 8) is None, "joined along the rows"
+    assert of_convolution(replace(spec, batch=2))[0] is None
+    assert {one.family for one in candidates(spec, UNIT) if one.rows is None} == {"im2col_gemm"}
+    assert of_convolution(ConvSpec(1, 1, 40, 8, 8))[0] is None, "one row"
+    assert rows_of(PoolSpec.global_average(1, 7, 7, 8), UNIT) is None
+    assert rows_of(ConcatSpec(((1, 9, 4, 8), (1, 9, 4, 8)), 1), UNIT) is None, "joined along the rows"
+    assert rows_of(MatmulSpec(1, 9, 9, 9), UNIT) is None

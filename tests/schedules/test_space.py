@@ -7,8 +7,7 @@ import pytest
 import tvm
 
 from flexcomp.device.target import resolve_target
-from flexcomp.schedules.registry import candidates
-from flexcomp.schedules.space import named, space
+from flexcomp.schedules.registry import candidates, named, space
 from flexcomp.schedules.tiles.narrow_panel import rounded
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
 

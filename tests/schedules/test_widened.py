@@ -8,7 +8,8 @@ import tvm
 
 from flexcomp.schedules import widened
 from flexcomp.schedules.im2col import ways as im2col
-from flexcomp.schedules.registry import conv_candidates, im2col_candidate
+from flexcomp.schedules.im2col.family import candidate as im2col_candidate
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles import taps
 from flexcomp.schedules.tiles.narrow_panel import rounded
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
@@ -34,7 +35,7 @@ LAYERS = [
 
 
 def widened_of(spec: ConvSpec, unit: VectorUnit = UNIT):
-    return next((c for c in conv_candidates(spec, unit) if c.variant == "widened"), None)
+    return next((c for c in candidates(spec, unit) if c.variant == "widened"), None)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -64,7 +65,7 @@ def test_of_long_kernels(monkeypatch):
         check(spec, candidate, compiled[f"kernel_{i}"], np.random.default_rng(i))
 
 
-UNIT_TILE = conv_candidates(ConvSpec(1, 20, 20, 64, 64), UNIT)[0].tile
+UNIT_TILE = candidates(ConvSpec(1, 20, 20, 64, 64), UNIT)[0].tile
 
 
 def check(spec: ConvSpec, candidate, kernel, rng: np.random.Generator) -> None:
@@ -129,7 +130,7 @@ def test_slices_of_a_flattened_input(threads):
 ], ids=["depthwise", "depthwise 7×7", "grouped"])  # fmt: skip
 def test_a_channel_s_few_weights_are_widened_once_for_all_tiles(spec, unit):
     """Onto the stack, where vectors are short: nothing is asked of the runtime, and no tile widens."""
-    kernel = conv_candidates(replace(spec, weights="int8"), unit)[0].build()
+    kernel = candidates(replace(spec, weights="int8"), unit)[0].build()
     conversions = str(kernel).count("T.Cast(\"float32x")
     library({"kernel": kernel})
     assert (conversions == 2) if unit.width == 4 else (conversions > 2)

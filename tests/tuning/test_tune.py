@@ -14,7 +14,7 @@ from flexcomp.device.target import resolve_target
 from flexcomp.profiling.kernel_records import Database
 from flexcomp.program import choices
 from flexcomp.program.digest import WeightsDigest
-from flexcomp.schedules.space import named
+from flexcomp.schedules.registry import named
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.tuning.trial import Trial, one_layer_program
 from flexcomp.tuning.workers import Workers, outcome

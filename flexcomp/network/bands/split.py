@@ -19,9 +19,6 @@ from ..lowered import Lowered, align
 from ..variants import Band
 from .kernels import with_scratch_of
 
-# Families whose scratch is as large as the savings of bands: they compute bands next to smaller kernels only (`kernels.py`).
-_LARGE = ("winograd",)
-
 
 @dataclass(frozen=True)
 class Region:
@@ -152,7 +149,7 @@ def chain_of(lowered: Lowered, start: int, stop: int) -> Chain | None:
         values = [arg for arg in layer.args if isinstance(arg, ValueArg)]
         written = [arg for arg in values if arg.written]
         whole = all(_is_image(arg, lowered.values) for arg in values)
-        if kernel is None or not whole or len(written) != 1 or kernel.family in _LARGE:
+        if kernel is None or not whole or len(written) != 1 or kernel.bands.large:
             return None
         operands = [arg for arg in values if not arg.written]
         read.update(arg.value for arg in operands)

@@ -7,7 +7,8 @@ import pytest
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, conv
 from flexcomp.schedules.cuda.block_tile import TILES, BlockTile, choose
-from flexcomp.schedules.cuda.registry import candidates
+from flexcomp.schedules.cuda.unit import Gpu
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.panel import panel_of
 from flexcomp.schedules.tiles.place import Place
 from flexcomp.schedules.tiles.spec import ConvSpec
@@ -90,7 +91,7 @@ def test_rows_that_are_loaded_one_by_one_meet_enough_columns():
     like_it = replace(FIRST, in_channels=4)
     ampere = ARCHITECTURES["sm_86"]
     assert choose(112 * 112, 64, 1, ampere).columns == 32
-    assert [candidates(spec, ampere)[0].tile.columns for spec in (FIRST, like_it)] == [64, 32]
+    assert [candidates(spec, Gpu(ampere))[0].tile.columns for spec in (FIRST, like_it)] == [64, 32]
 
 
 @pytest.mark.skipif(nvcc.nvcc() is None, reason="needs nvcc")

@@ -6,7 +6,8 @@ import pytest
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, channelwise, gemv, matmul
 from flexcomp.schedules.cuda.block_tile import TILES
-from flexcomp.schedules.cuda.registry import candidates
+from flexcomp.schedules.cuda.unit import Gpu
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.panel import panel_of
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
 from tests.cuda.on_cpu.emulator import EmulationError, Emulator
@@ -95,7 +96,7 @@ def test_panels_that_are_too_short_are_read_beyond_their_end(emulator):
     ],
 )
 def test_layers_get_the_family_that_fits(spec, family, block):
-    (candidate,) = candidates(spec, ORIN)
+    (candidate,) = candidates(spec, Gpu(ORIN))
     assert (candidate.family, candidate.panel.block) == (family, block)
     assert candidate.panel.groups * candidate.panel.blocks_per_group == candidate.panel.blocks
     assert candidate.build().attrs is not None
@@ -103,4 +104,4 @@ def test_layers_get_the_family_that_fits(spec, family, block):
 
 def test_results_may_lie_over_an_operand_where_no_blocks_overlap():
     whole, overlapping = (ConvSpec(1, 9, 9, 64, channels, epilogue=RESIDUAL) for channels in (96, 100))
-    assert candidates(whole, ORIN)[0].in_place and not candidates(overlapping, ORIN)[0].in_place
+    assert candidates(whole, Gpu(ORIN))[0].in_place and not candidates(overlapping, Gpu(ORIN))[0].in_place

@@ -8,7 +8,8 @@ import pytest
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, conv, matmul
 from flexcomp.schedules.cuda.block_tile import TENSOR_TILES, rates
-from flexcomp.schedules.cuda.registry import candidates
+from flexcomp.schedules.cuda.unit import Gpu
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.panel import panel_of
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
 from tests.cuda import nvcc
@@ -105,7 +106,7 @@ def test_what_is_no_number_stays_so(emulator, layers):
 
 @pytest.mark.parametrize("spec", [SPECS["window"], PRODUCTS["pairs"]])
 def test_tensor_cores_compute_where_they_are_asked_for(spec):
-    (asked,), (other,) = candidates(spec, ORIN), candidates(spec, ARCHITECTURES["sm_87"])
+    (asked,), (other,) = (candidates(spec, Gpu(one)) for one in (ORIN, ARCHITECTURES["sm_87"]))
     assert str(asked.tile).endswith("tf32") and not other.tile.tf32
     source = [cuda_code(c.build(), gpu).source for c, gpu in ((asked, ORIN), (other, ARCHITECTURES["sm_87"]))]
     assert ["tf32" in text for text in source] == [True, False]

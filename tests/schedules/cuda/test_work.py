@@ -3,13 +3,13 @@
 import pytest
 
 from flexcomp.device import resolve_target
-from flexcomp.schedules.machines import candidates
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
 
 
 @pytest.mark.parametrize("target", ["jetson-orin", "h200"])
 def test_work_counts_multiprocessors_that_wait(target):
-    unit = resolve_target(target).vector_unit
+    unit = resolve_target(target).machine
     small, large = ConvSpec(1, 7, 7, 512, 512), ConvSpec(1, 112, 112, 512, 512)
     ratios = [candidates(spec, unit)[0].work / spec.flops for spec in (small, large)]
     assert ratios[0] > 1.4 * ratios[1] and 1 <= ratios[1] < 1.3

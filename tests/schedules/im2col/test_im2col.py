@@ -6,7 +6,7 @@ import tvm
 
 from flexcomp.schedules.im2col.kernel import kernel
 from flexcomp.schedules.im2col.ways import FINEST_SLICE, Im2col, eligible, ways
-from flexcomp.schedules.registry import conv_candidates
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 from tests.schedules.convolutions import RESIDUAL
@@ -54,7 +54,7 @@ def test_who_has_nothing_to_flatten():
 
 def test_weights_are_those_of_the_direct_kernel_for_the_same_tile():
     spec = ConvSpec(1, 28, 28, 64, 64, (3, 3), padding=SAME)
-    direct = conv_candidates(spec, UNIT)[0]
+    direct = candidates(spec, UNIT)[0]
     assert Im2col(spec, direct.tile, 3, 100).panel == direct.panel
 
 

@@ -12,9 +12,10 @@ import tvm
 from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device import resolve_target
 from flexcomp.schedules.integer import ways as integer
-from flexcomp.schedules.registry import Candidate, candidates, conv_candidates, integer_candidate
-from flexcomp.schedules.row_bands import RowKernel, Rows
-from flexcomp.schedules.space import space
+from flexcomp.schedules.integer.family import candidate as integer_candidate
+from flexcomp.schedules.machines import decoded_rows
+from flexcomp.schedules.registry import Candidate, candidates, space
+from flexcomp.schedules.row_bands import Rows
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, Panel
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
@@ -115,7 +116,7 @@ def test_bands_of_rows(name):
     made = [integer_candidate(way, unit) for spec in layers for way in integer.ways(spec, unit)]
     for i, candidate in enumerate(made):
         kernel = candidate.rows
-        assert RowKernel.decode(kernel.encode()) == kernel and kernel.scratch == candidate.scratch
+        assert decoded_rows(kernel.encode()) == kernel and kernel.scratch == candidate.scratch
         edges = [kernel.out_rows * part // 3 for part in range(4)]
         parts = [Rows(*pair) for pair in itertools.pairwise(edges) if pair[0] < pair[1]]
         functions |= {f"band_{i}_{rows.start}": kernel.band(rows).build() for rows in parts}
@@ -169,7 +170,7 @@ def test_only_layers_of_integers(unit):
     """Others have the kernels that they had; so have grouped layers, few channels, and zero points of weights."""
 
     def families(spec: ConvSpec) -> set[str]:
-        return {candidate.family for candidate in conv_candidates(spec, unit)}
+        return {one.family for one in candidates(spec, unit)}
 
     assert families(LAYER) == {"integer"} == {candidate.family for candidate in space(LAYER, unit)}
     for other in (

@@ -7,8 +7,8 @@ import tvm
 import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.device.target import resolve_target
-from flexcomp.schedules.registry import strassen_candidate
 from flexcomp.schedules.strassen import ways as strassen
+from flexcomp.schedules.strassen.family import candidate as strassen_candidate
 from flexcomp.schedules.strassen.kernel import kernel
 from flexcomp.schedules.strassen.ways import HalvesTransform, Strassen
 from flexcomp.schedules.tiles.spec import ConvSpec

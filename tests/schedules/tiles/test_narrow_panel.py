@@ -10,7 +10,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from flexcomp.compiler.known import WEIGHTS
-from flexcomp.schedules.registry import conv_candidates
+from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.emit import vector
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, pack, require_fits, rounded
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, WEIGHT_DTYPES, Panel
@@ -100,7 +100,7 @@ def test_infinite_weights_stay_infinite(dtype):
 def test_weights_that_are_used_once_are_asked_for_ahead_line_by_line(dtype, lines):
     """A tap of 64 channels; with several rows weights are in a cache already."""
     one, several = (
-        conv_candidates(ConvSpec(1, 1, rows, 300, 128, weights=dtype), VectorUnit(16, 32))[0] for rows in (1, 40)
+        candidates(ConvSpec(1, 1, rows, 300, 128, weights=dtype), VectorUnit(16, 32))[0] for rows in (1, 40)
     )
     assert one.family == "gemv" and one.tile.channels == 64
     assert str(one.build()).count("llvm.prefetch") == lines

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import tvm
 
+from flexcomp.schedules.machines import decoded_rows
 from flexcomp.schedules.operators import concat
 from flexcomp.schedules.operators.concat import ConcatSpec
-from flexcomp.schedules.registry import Candidate, conv_candidates
-from flexcomp.schedules.row_bands import RowKernel, Rows, row_kernel
+from flexcomp.schedules.registry import Candidate, candidates
+from flexcomp.schedules.row_bands import Rows
 from flexcomp.schedules.tiles.place import Place
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
@@ -41,7 +42,7 @@ def behind_rows(spec: ConvSpec, before: int = 3) -> Place:
 def families(spec: ConvSpec) -> dict[tuple[str, str], Candidate]:
     """One candidate of every family, and of Winograd's one per kind."""
     chosen: dict[tuple[str, str], Candidate] = {}
-    for candidate in conv_candidates(spec, UNIT):
+    for candidate in candidates(spec, UNIT):
         kind = candidate.variant.split(" ")[0] if candidate.family == "winograd" else ""
         chosen.setdefault((candidate.family, kind), candidate)
     return chosen
@@ -119,9 +120,9 @@ def test_a_concatenation_copies_only_what_is_not_there():
 
 def test_bands_of_a_part_are_bands_of_the_whole():
     spec = replace(SPECS[0], place=among_channels(SPECS[0]))
-    candidate = conv_candidates(spec, UNIT)[0]
-    kernel = row_kernel(spec, UNIT.width, candidate.family, candidate.tile)
-    assert RowKernel.decode(kernel.encode()) == kernel
+    candidate = candidates(spec, UNIT)[0]
+    kernel = candidate.rows
+    assert decoded_rows(kernel.encode()) == kernel
     assert kernel.band(Rows(2, 5)).spec.place == Place((1, 3, 8, 59), 12, 59)
     apart = replace(spec, place=behind_rows(spec))
-    assert row_kernel(apart, UNIT.width, candidate.family, candidate.tile) is None, "its rows are not those of the whole"
+    assert candidates(apart, UNIT)[0].rows is None, "its rows are not those of the whole"

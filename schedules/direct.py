@@ -1,0 +1,102 @@
+"""The families of direct convolutions, and of those of one pixel: the register tiles on offer.
+
+Narrow weights are widened for every tile, or once for many (`schedules/widened.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from . import conv, grouped, one_pixel, widened
+from .direct_work import direct_work
+from .family import DEEP, PRODUCTS, READING, Candidate, Family
+from .row_bands import Bands, row_kernel
+from .tiles.panel import WEIGHT_DTYPES, element_type, panel_of
+from .tiles.spec import ConvSpec
+from .tiles.tile import Tile, VectorUnit, choose
+from .tiles.trials import MOST_VECTORS, tiles
+
+# Instructions that widen a vector of 128 bits, as multiply-adds that could run instead (benchmarks/lab/arm/mca.py); wider vectors
+# are widened in parallel with the multiply-adds.
+_WIDENING = {"float16": 2.0, "bfloat16": 1.5, "int8": 3.5}
+_MOST_VECTORS_OF_A_PIXEL = 8
+_READ = ConvSpec(1, 1, 1, 4096, 4096)  # 64 MiB of weights: more than caches hold
+
+
+def tile_width(spec: ConvSpec) -> int:
+    """Pixels of a row that tiles are cut from."""
+    return spec.batch * spec.height * spec.width if spec.pointwise else spec.out_width
+
+
+def candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
+    """The kernel with a given register tile."""
+    work = direct_work(spec)
+    if tile.depth > 1 and element_type(spec.weights) in _WIDENING:
+        work *= 1 + _WIDENING[element_type(spec.weights)] / tile.rows
+    panel = panel_of(spec, tile.channels)
+    # Blocks that overlap compute some results twice.
+    disjoint = panel.group_channels % panel.block == 0
+    rows, name = row_kernel(_BANDS, spec, unit.width, tile), ("direct", "gemv")[_is_pixel(spec)]
+    code = lambda: conv.kernel(spec, tile, unit.width, unit.threads)  # noqa: E731
+    return Candidate(name, tile, panel, 0, work, code, rows=rows, in_place=disjoint)
+
+
+def _is_pixel(spec: ConvSpec) -> bool:
+    return spec.batch * spec.height * spec.width == 1
+
+
+def _eligible(spec: ConvSpec, unit: VectorUnit) -> bool:
+    """Whether vectors of one group's channels meet each pixel."""
+    return not spec.depthwise and not grouped.eligible(spec, unit)
+
+
+def _candidates(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
+    row_nbytes = 4 * spec.in_channels * spec.stride[1]
+    tile = choose(
+        tile_width(spec), spec.group_out, conv.unit_for(spec, unit), row_nbytes=row_nbytes,
+        weight_nbytes=WEIGHT_DTYPES[element_type(spec.weights)],
+    )  # fmt: skip
+    if spec.pointwise and tile_width(spec) == 1:
+        tile = one_pixel.with_less_padding(spec, tile, unit)
+    return _with_tile(spec, tile, unit)
+
+
+def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
+    most = _MOST_VECTORS_OF_A_PIXEL if tile_width(spec) == 1 else MOST_VECTORS
+    for tile in tiles(tile_width(spec), spec.group_out, conv.unit_for(spec, unit), most):
+        yield from _with_tile(spec, tile, unit)
+
+
+def _with_tile(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Iterator[Candidate]:
+    """The kernel, and the one with weights widened once for many tiles, in scratch, if there is something to gain."""
+    direct = candidate(spec, tile, unit)
+    yield direct
+    if spec.first_taps is None and widened.eligible(spec, tile):
+        way = widened.Widened(spec, tile, unit.threads)
+        widening = _WIDENING[element_type(spec.weights)] / widened.TILES_OF_A_GROUP / tile.rows
+        yield replace(
+            direct,
+            scratch_nbytes=way.scratch_nbytes,
+            work=direct_work(spec) * (1 + widening),
+            build=lambda: widened.kernel(way, unit.width),
+            variant="widened",
+            scratch=way.scratch,
+            rows=None,
+        )
+
+
+def _family(name: str, probed: ConvSpec, **more: object) -> Family:
+    """One of the two, with its part of the layers."""
+
+    def of(offer):
+        known = lambda spec, unit: _is_pixel(spec) == (name == "gemv") and _eligible(spec, unit)  # noqa: E731
+        return lambda spec, unit: offer(spec, unit) if known(spec, unit) else ()
+
+    probe = lambda unit: (probed, next(_candidates(probed, unit)))  # noqa: E731
+    return Family(name, ConvSpec, of(_candidates), of(_trials), probe=probe, **more)
+
+
+_BANDS = Bands(ConvSpec, conv.kernel, "direct")
+FAMILY = _family("direct", DEEP, bands=_BANDS, group=PRODUCTS)
+ONE_PIXEL = _family("gemv", _READ, bound_by=READING)

@@ -1,0 +1,96 @@
+"""A kernel family: one object with all that is asked about kernels of one algorithm on one kind of machine.
+
+`schedules/registry.py` lists the families. Whoever chooses, tunes, prices or reports kernels goes through that list, so a new
+family is a folder and a line there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+
+from tvm import tirx
+
+from .row_bands import Bands, RowKernel
+from .tiles.panel import Panel
+from .tiles.spec import ConvSpec
+from .tiles.tile import Tile, VectorUnit
+
+READING, COMPUTING = "reading", "computing"
+# Groups in reports of speeds: of kernels that multiply alike, and of kernels without a common limit.
+PRODUCTS, OTHER = "direct and matmul", "other"
+# The layer on which families are probed that are limited by computing. On a Zen 4 core direct and Winograd kernels do as much
+# work in a second here as on most other layers, in a network of either kind: at 28×28 pixels and 128 channels F(2) does 0.75 of
+# that, and would make all other kernels look 15 % slower.
+DEEP = ConvSpec(1, 14, 14, 256, 256, kernel=(3, 3), padding=(1, 1, 1, 1))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel that can compute a layer."""
+
+    family: str  # its name
+    tile: Tile
+    panel: Panel | None  # shape of the packed weights; None without weights
+    scratch_nbytes: int
+    work: float  # operations, weighted so that candidates of one layer compare: less is faster
+    build: Callable[[], tirx.PrimFunc]
+    variant: str = ""  # tells candidates of one family and tile apart
+    weight_transform: object | None = None  # of the weights, before they are packed
+    block_transform: object | None = None  # of the weights of every block
+    scratch: tuple[tuple[int, ...], ...] = ()  # shapes of the kernel's trailing parameters, float32
+    rows: RowKernel | None = None  # computes bands of rows, where possible
+    panels: tuple[Panel, ...] = ()  # of a kernel that takes several, or one, whole
+    in_place: bool = False  # y may be a tensor of the epilogue: a result is written once, just after the same element is read
+
+    @property
+    def weight_nbytes(self) -> int:
+        """Bytes of all packed weights."""
+        return sum(panel.blocks * panel.block_nbytes for panel in (self.panel, *self.panels) if panel)
+
+    @property
+    def size(self) -> tuple:
+        """Orders candidates by memory."""
+        return (self.scratch_nbytes, self.weight_nbytes, self.work)
+
+    def __str__(self) -> str:
+        tile = "" if self.panels else str(self.tile)  # which the variant tells
+        return " ".join(part for part in (self.family, self.variant, tile) if part)
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Kernels of one algorithm on one kind of machine."""
+
+    name: str  # the first word of its kernels' names
+    takes: type  # the class of specs of its layers
+    candidates: Callable[..., Iterable[Candidate]]  # (spec, machine): the best by a model of the machine; none if not able
+    trials: Callable[..., Iterable[Candidate]] = lambda spec, machine: ()  # likewise: others that a tuner may measure
+    machine: type = VectorUnit
+    # Kernels of different arithmetic take weights in forms that cannot be made of each other: a layer has those of the fastest.
+    arithmetic: str = "float32"
+    bands: Bands | None = None  # makes kernels for bands of rows
+    group: str = ""  # in reports of speeds; none: the family's own
+    bound_by: str = COMPUTING  # the limit of its kernels' speed
+    # Operations for each byte of input, which a kernel combines or copies before multiplying, in every call. Medians on one Zen 4
+    # core, layers of VGG-19, ResNet-152 and ViT-B/16 called in two to eight slices.
+    preparing_flops: float = 0.0
+    preferred: Callable[[Candidate], object] | None = None  # the order in which a build takes its kernels that prefers the family
+    # The layer and kernel by which a build for its own machine measures how fast such kernels are there.
+    probe: Callable[[VectorUnit], tuple[ConvSpec, Candidate]] | None = None
+
+
+def of_way(family: str, kernels: ModuleType, way, unit: VectorUnit, **more: object) -> Candidate:
+    """The candidate of a family whose description of a kernel, `way`, has tile, panel, scratch, work and a name."""
+    return Candidate(
+        family,
+        way.tile,
+        way.panel,
+        way.scratch_nbytes,
+        way.work,
+        lambda: kernels.kernel(way, unit.width),
+        variant=str(way),
+        scratch=way.scratch,
+        **more,
+    )

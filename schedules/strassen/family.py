@@ -1,0 +1,49 @@
+"""The family of fast matrix products, and the ways that a tuner may try besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..family import Candidate, Family, of_way
+from ..tiles.spec import ConvSpec
+from ..tiles.tile import Tile, VectorUnit
+from ..tiles.trials import MOST_SCRATCH_NBYTES, SHARED_GROUPS, tallest
+from . import kernel
+from .ways import HalvesTransform, Strassen, eligible, ways
+
+_TRIED_VECTORS = (1, 2)
+_LEVELS = (1, 2)
+_LEAST_TRIED_DEPTH = 32  # input channels of a part: with fewer there is more to move than to multiply
+
+
+def candidate(way: Strassen, unit: VectorUnit) -> Candidate:
+    """The candidate that computes a layer in that way."""
+    return of_way("strassen", kernel, way, unit, block_transform=HalvesTransform(way.levels))
+
+
+def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
+    for levels in _LEVELS:
+        parts = 2**levels
+        if not eligible(spec, levels) or spec.in_channels < parts * _LEAST_TRIED_DEPTH:
+            continue
+        units = Strassen(spec, Tile(1, unit.width), 1, levels=levels).units
+        for vectors in _TRIED_VECTORS if units > 1 else ():
+            if parts * vectors * unit.width > spec.out_channels:
+                continue
+            for tile in tallest(units, vectors, unit):
+                for slots in sorted({1, unit.threads}):
+                    for groups in SHARED_GROUPS if levels == 1 else (1,):
+                        way = Strassen(spec, tile, groups, slots, levels)
+                        way = replace(way, tile=replace(tile, rows=way.rows))
+                        if groups <= way.tiles and way.bands >= slots and way.scratch_nbytes <= MOST_SCRATCH_NBYTES:
+                            yield candidate(way, unit)
+
+
+FAMILY = Family(
+    "strassen",
+    ConvSpec,
+    lambda spec, unit: (candidate(way, unit) for way in ways(spec, unit)),
+    _trials,
+    preparing_flops=5.0,  # 30 to 80 us for a megabyte of input
+)
