@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flexcomp
-from tests.api.prefix import environment, install
+from tests.api.prefix import cmake, environment, install
 from tests.cli.conftest import tiny_network
 from tests.conftest import ROOT
 
@@ -64,8 +64,8 @@ def test_the_example_by_cmake(prefix, pictures, tmp_path):
         "cmake_minimum_required(VERSION 3.20)\nproject(example LANGUAGES C)\nfind_package(flexcomp 0.1 REQUIRED)\n"
         f"add_executable(classify {EXAMPLE})\ntarget_link_libraries(classify PRIVATE flexcomp::flexcomp)\n"
     )
-    for command in (["cmake", "-S", tmp_path, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}"], ["cmake", "--build", tmp_path]):
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    cmake("-S", tmp_path, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}")
+    cmake("--build", tmp_path)
     program = [tmp_path / "classify", folder / "tiny.so", folder / "picture"]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"class {best}, score")
