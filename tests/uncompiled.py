@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 
+from flexcomp.compiler.artifact import Artifact
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.options import Request, options_of
 from flexcomp.program import Program
@@ -14,8 +15,15 @@ def planned(
     model: onnx.ModelProto, target: str = "native", budget: str | float | None = None, strategy: str = "best", **options: object
 ) -> Program:
     """The program of `flexcomp.build`, which has these arguments, too."""
+    return artifact(model, target, budget, strategy, **options).program
+
+
+def artifact(
+    model: onnx.ModelProto, target: str = "native", budget: str | float | None = None, strategy: str = "best", **options: object
+) -> Artifact:
+    """That of `flexcomp.build`, but for machine code."""
     prepared = prepare(model, target, options_of(**options), compiler=_Uncompiled())
-    return prepared.artifacts([Request(parse_budget(budget), strategy)])[0].program
+    return prepared.artifacts([Request(parse_budget(budget), strategy)])[0]
 
 
 class _Uncompiled:

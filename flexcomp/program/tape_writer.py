@@ -53,11 +53,7 @@ class Cold:
 
 
 def tapes_of(
-    layers: Sequence[Layer],
-    steps: Sequence[Step],
-    loads: Sequence[Load],
-    need: Sequence[int],
-    cold: Sequence[Cold] = (),
+    layers: Sequence[Layer], steps: Sequence[Step], loads: Sequence[Load], need: Sequence[int], cold: Sequence[Cold] = ()
 ) -> Tapes:
     """The tapes of a plan whose steps need so many of the loads each; `cold`: differences of the first inference, in order."""
     writer = _Writer(layers, steps, loads, need, cold)
@@ -100,27 +96,18 @@ class _Writer:
     """The operations of loads."""
 
     def __init__(
-        self,
-        layers: Sequence[Layer],
-        steps: Sequence[Step],
-        loads: Sequence[Load],
-        need: Sequence[int],
-        cold: Sequence[Cold],
+        self, layers: Sequence[Layer], steps: Sequence[Step], loads: Sequence[Load], need: Sequence[int], cold: Sequence[Cold]
     ) -> None:
         self._layers, self._steps, self._loads, self._need = layers, len(steps), loads, need
         self._cold = {steps[one.step].layer: one for one in cold}
         ahead = (number for number, load in enumerate(loads) if not (load.ahead or load.pinned))
-        self._ahead_end = next(
-            ahead, len(loads)
-        )  # loads before this one are ahead, or do nothing in a steady inference
+        self._ahead_end = next(ahead, len(loads))  # loads before this one are ahead, or do nothing in a steady inference
         self._turns: list[tuple[Operation, int]] = []  # of the tape that is written
         self._number = 0  # of the load
         self._there: set[object] = set()  # what loads of the tape have read that are over
         self._written: list[Operation] = []
 
-    def tape(
-        self, write: Callable[[Load], None], computes: bool = False
-    ) -> tuple[list[tuple[Operation, int]], tuple[int, ...]]:
+    def tape(self, write: Callable[[Load], None], computes: bool = False) -> tuple[list[tuple[Operation, int]], tuple[int, ...]]:
         """A tape, and what its steps need."""
         self._turns, ends = [], [0]
         self._there = set()

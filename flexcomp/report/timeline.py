@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from flexcomp.program import Delivery, Prepare, Program, Read, Rung, from_program
 from flexcomp.runtime import Trace
 
+_Span = tuple[float, float]  # seconds
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -74,12 +76,7 @@ def measured(program: Program, trace: Trace) -> Lanes:
 
 
 def _lanes(
-    label: str,
-    program: Program,
-    rung: Rung,
-    steps: Sequence[tuple[float, float]],
-    loads: Iterable[tuple[Delivery, tuple[float, float]]],
-    latency: float,
+    label: str, program: Program, rung: Rung, steps: Sequence[_Span], loads: Iterable[tuple[Delivery, _Span]], latency: float
 ) -> Lanes:
     computing = []
     for index, (step, (start, end)) in enumerate(zip(rung.steps, steps, strict=True)):
