@@ -212,9 +212,43 @@ def unaligned(tapes: Tapes) -> Tapes:
     return replace(tapes, operations=tuple(moved))
 
 
+def with_prepared(tapes: Tapes, change) -> Tapes:
+    """The first preparation that does not begin with its layer is another."""
+    index, made = next((i, one) for i, one in enumerate(tapes.operations) if isinstance(one, Prepare) and one.first)
+    return replace(tapes, operations=(*tapes.operations[:index], change(made), *tapes.operations[index + 1 :]))
+
+
+def of_other_blocks(tapes: Tapes) -> Tapes:
+    return with_prepared(tapes, lambda made: replace(made, first=made.first - 1))
+
+
+def of_more_blocks(tapes: Tapes) -> Tapes:
+    return with_prepared(tapes, lambda made: replace(made, count=1 << 20))
+
+
+def beyond_the_last_step(tapes: Tapes) -> Tapes:
+    *others, (_, step) = tapes.first_steps
+    return replace(tapes, first_steps=(*others, (1 << 20, step)))
+
+
+def descending(tapes: Tapes) -> Tapes:
+    return replace(tapes, first_steps=tapes.first_steps[::-1])
+
+
+def without_weights(tapes: Tapes) -> Tapes:
+    """A step of the first inference has its weights beyond the arena."""
+    (number, step), *others = tapes.first_steps
+    return replace(tapes, first_steps=((number, replace(step, weights_at=1 << 40)), *others))
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
+        (of_other_blocks, "is prepared from other weights"),
+        (of_more_blocks, "prepares more blocks than layer"),
+        (beyond_the_last_step, "a first inference has a step that does not exist"),
+        (descending, "the steps of a first inference do not ascend"),
+        (without_weights, "lie outside the arena"),
         (in_another_order, "its second inference prepares other weights than filling does"),
         (over_prepared, "is written over weights that stay"),
         (unaligned, "is not aligned"),

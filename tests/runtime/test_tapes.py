@@ -84,7 +84,10 @@ CASES = {
         2, lambda t: added(with_turns(t, "fill", lambda turns: turns[1:]), replace(t.operations[0], source=PAGE), "fill", 0),
         "different weights stay",
     ),
-    "written over before it is used": (2, lambda t: added(t, t.operations[0], "fill", 0), "in use|before it is used"),
+    "at any time, where something lies": (2, lambda t: added(t, t.operations[0], "fill", 0), "in use"),
+    "written over before it is used": (
+        2, lambda t: added(t, replace(t.operations[0], early=False), "fill", 0), "is written over before it is used"
+    ),
     "over its source": (2, lambda t: added(t, copy_of(t, t.operations[0].to + PAGE), "fill", 0), "is written over its source"),
     "a source across the border": (
         1, lambda t: added(t, Copy(0, t.operations[0].to - PAGE, 2 * PAGE, 0), "fill", 0), "lies across the border"
