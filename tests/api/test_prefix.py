@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,3 +75,22 @@ def test_the_example_by_cmake(prefix, pictures, tmp_path):
 def test_the_runner_of_a_prefix_finds_its_library(prefix, pictures):
     folder, _ = pictures
     subprocess.run([prefix / "bin" / "flexcomp-run", folder / "tiny.so"], check=True, capture_output=True, env={})
+
+
+def test_every_system_call_and_allocation_fails_once(prefix, pictures, tmp_path):
+    """A status with a message, no crash; and a session that is open goes on."""
+    folder, _ = pictures
+    interposer = tmp_path / "libinterposer.so"
+    subprocess.run(
+        ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", "-o", interposer, ROOT / "tests/faults/interposer.cc"], check=True
+    )
+    line = f"cc -std=gnu11 -Wall -Wextra -Werror {Path(__file__).with_name('faults.c')} $(pkg-config --cflags --libs flexcomp)"
+    env = environment(prefix)
+    subprocess.run(f"{line} {interposer} -o {tmp_path / 'faults'}", shell=True, check=True, env=env)
+    done = subprocess.run(
+        [tmp_path / "faults", folder / "tiny.so"], env=env | {"LD_PRELOAD": str(interposer)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = {name: int(count) for name, count in map(str.split, done.stdout.splitlines())}
+    assert counts["OUT_OF_MEMORY"] > 100 and counts["ARTIFACT"] > 10 and counts["STORAGE"] > 0, counts
