@@ -115,7 +115,7 @@ def _without(
 
 def _form(candidate: Candidate) -> tuple:
     """The key that tells the forms of one weight apart."""
-    return candidate.panel, candidate.weight_transform, candidate.block_transform
+    return candidate.panel, candidate.transform
 
 
 @module_pass(opt_level=0)

@@ -186,7 +186,7 @@ class _Mutator(relax.PyExprMutator):
 
 def _form(spec: ConvSpec, candidate: Candidate) -> WeightForm:
     """The weights that a kernel takes."""
-    return WeightForm(candidate.panel, spec.kernel, spec.group_in, candidate.weight_transform or candidate.block_transform)
+    return WeightForm(candidate.panel, spec.kernel, spec.group_in, candidate.transform)
 
 
 def _parts(mod: tvm.IRModule) -> dict[relax.Var, int]:

@@ -66,7 +66,7 @@ def embedding_of(mod: tvm.IRModule, value: tvm.ir.Expr) -> EmbeddingSpec | None:
 
 def _fits(spec: EmbeddingSpec, tied: Tied) -> bool:
     candidate, panel = tied.candidate, tied.candidate.panel
-    if panel is None or panel.groups > 1 or panel.together > 1 or candidate.weight_transform or candidate.block_transform:
+    if panel is None or panel.groups > 1 or panel.together > 1 or candidate.transform:
         return False
     return (panel.group_channels, panel.taps, panel.kept) == (spec.rows, spec.width, spec.kept) and panel.block <= spec.rows
 

@@ -16,6 +16,7 @@ from .row_bands import Bands, RowKernel
 from .tiles.panel import Panel
 from .tiles.spec import ConvSpec
 from .tiles.tile import Tile, VectorUnit
+from .transform import Transform
 
 READING, COMPUTING = "reading", "computing"
 # Groups in reports of speeds: of kernels that multiply alike, and of kernels without a common limit.
@@ -37,8 +38,7 @@ class Candidate:
     work: float  # operations, weighted so that candidates of one layer compare: less is faster
     build: Callable[[], tirx.PrimFunc]
     variant: str = ""  # tells candidates of one family and tile apart
-    weight_transform: object | None = None  # of the weights, before they are packed
-    block_transform: object | None = None  # of the weights of every block
+    transform: Transform | None = None  # of the weights: one of the family's `transform`
     scratch: tuple[tuple[int, ...], ...] = ()  # shapes of the kernel's trailing parameters, float32
     rows: RowKernel | None = None  # computes bands of rows, where possible
     panels: tuple[Panel, ...] = ()  # of a kernel that takes several, or one, whole
@@ -71,6 +71,7 @@ class Family:
     # Kernels of different arithmetic take weights in forms that cannot be made of each other: a layer has those of the fastest.
     arithmetic: str = "float32"
     bands: Bands | None = None  # makes kernels for bands of rows
+    transform: type | None = None  # computes its kernels' weights from a layer's: a class as `transform.py` says
     group: str = ""  # in reports of speeds; none: the family's own
     bound_by: str = COMPUTING  # the limit of its kernels' speed
     # Operations for each byte of input, which a kernel combines or copies before multiplying, in every call. Medians on one Zen 4

@@ -13,23 +13,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .strassen.ways import HalvesTransform
+from .registry import FAMILIES
 from .tiles.emit import flat, spread, vector, zero
 from .tiles.panel import Panel
 from .tiles.panel_reader import PanelReader
-from .winograd.transforms import WeightTransform, weight_line
-
-Transform = WeightTransform | HalvesTransform | None
+from .transform import Transform
 
 _MOST_LANES = 16
-Vectors = list[tirx.Expr | None]  # None is zero
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class WeightForm:
     panel: Panel
     kernel: tuple[int, int]  # rows and columns of the layer's weights
     in_channels: int
-    transform: Transform = None
+    transform: Transform | None = None
 
     def encode(self) -> str:
         """As text, for an attribute of the kernel."""
@@ -54,7 +50,8 @@ class WeightForm:
         """The inverse of `encode`."""
         panel, kernel, in_channels, kind, fields = json.loads(text)
         fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-        transform = {"WeightTransform": WeightTransform, "HalvesTransform": HalvesTransform}[kind](**fields) if kind else None
+        known = {family.transform.__name__: family.transform for family in FAMILIES if family.transform}
+        transform = known[kind](**fields) if kind else None
         return WeightForm(Panel(**panel), tuple(kernel), in_channels, transform)
 
 
@@ -72,7 +69,7 @@ class Preparation:
     prepared: Panel
     kernel: tuple[int, int]  # rows and columns of the layer's weights
     in_channels: int
-    transform: Transform = None
+    transform: Transform | None = None
 
     def stored_range(self, first: int, count: int) -> tuple[int, int]:
         """The stored blocks, first and count, that blocks [first, first + count) are made of."""
@@ -88,7 +85,7 @@ class Preparation:
     @property
     def lanes(self) -> int:
         """Output channels that are prepared at a time, together in the stored block and in the prepared one."""
-        parts = 2**self.transform.levels if isinstance(self.transform, HalvesTransform) else 1
+        parts = self.transform.parts if self.transform else 1
         together = math.gcd(self.stored.group_channels, self.stored.block, self.prepared.block // parts)
         return min(together & -together, _MOST_LANES)
 
@@ -140,10 +137,8 @@ class _Emitter:
             self.at = T.bind(self.target.block_at(offset))
             with T.serial(panel.block // self.lanes) as piece:
                 self.head(T.bind(piece * self.lanes))
-            if isinstance(of.transform, HalvesTransform):
-                self.halves(of.transform)
-            elif of.transform is not None:
-                self.winograd(of.transform)
+            if of.transform is not None:
+                of.transform.prepare(self, of.kernel, of.in_channels, panel.block)
             else:
                 self.move()
 
@@ -157,7 +152,7 @@ class _Emitter:
         block = tirx.min(channel // panel.block, panel.blocks - 1)
         return block, channel - tirx.min(block * panel.block, panel.group_channels - panel.block)
 
-    def _source(self, channel) -> tuple:
+    def source(self, channel) -> tuple:
         """Where the stored block of output channels from `channel` on begins, and their lane."""
         block, lane = self._place(self.begin + channel)
         return T.bind(self.stored.block_at(block - self.first_stored)), T.bind(lane)
@@ -165,7 +160,7 @@ class _Emitter:
     def head(self, channel) -> None:
         """The bias and the channel vectors of the epilogue."""
         panel, lanes = self.of.prepared, self.lanes
-        at, lane = self._source(channel)
+        at, lane = self.source(channel)
         rows = [self.stored.bias(at, lane, lanes)]
         rows += [self.stored.channel(at, i, lane, lanes) for i in range(panel.vectors)]
         if panel.scaled:
@@ -181,12 +176,12 @@ class _Emitter:
                 row = number + panel.taps if number else 0
                 T.buffer_store(self.prepared, value, [vector(self.at + row * panel.block + channel, lanes)])
 
-    def _weights(self, at, lane, tap) -> tirx.Expr:
+    def weights(self, at, lane, tap) -> tirx.Expr:
         """Stored weights of a tap, as float32."""
         value = self.stored.weights(self.stored.weights_at(at, tap) + lane, self.lanes)
         return T.bind(self.stored.scale(at, lane, self.lanes, value))
 
-    def _write(self, index, value: tirx.Expr | None) -> None:
+    def write(self, index, value: tirx.Expr | None) -> None:
         """Write a vector at an index of the prepared weights."""
         place = self.target.weights_at(self.at, 0) + index
         T.buffer_store(self.prepared, zero(self.lanes) if value is None else value, [vector(place, self.lanes)])
@@ -195,7 +190,7 @@ class _Emitter:
         panel = self.of.prepared
         with T.serial(panel.block // self.lanes) as piece:
             channel = T.bind(piece * self.lanes)
-            at, lane = self._source(channel)
+            at, lane = self.source(channel)
             if panel.together > 1:
                 each, lanes = panel.together, panel.together * self.lanes
                 with T.serial(panel.taps // each) as group:
@@ -207,89 +202,5 @@ class _Emitter:
                 if self.of.as_kept:
                     value = self.stored.buffer[vector(self.stored.weights_at(at, tap) + lane, self.lanes)]
                 else:
-                    value = self._weights(at, lane, tap)
-                self._write(tap * panel.block + channel, value)
-
-    def winograd(self, transform: WeightTransform) -> None:
-        """U = G w Gᵀ of every input channel, or of every place in a pair of pixels and input channel."""
-        panel, inner = self.of.prepared, self.of.in_channels
-        pairs, depth = range(transform.stride), transform.stride**2 * inner
-        with T.serial(panel.block // self.lanes) as piece:
-            channel = T.bind(piece * self.lanes)
-            at, lane = self._source(channel)
-            for below in pairs:
-                for right in pairs:
-                    with T.serial(inner) as c:
-                        taps = self._taps(transform, (below, right), lambda tap, c=c: self._weights(at, lane, tap + c))
-                        for position, value in enumerate(_both(transform, taps, self.lanes)):
-                            row = position * depth + (below * transform.stride + right) * inner + c
-                            self._write(row * panel.block + channel, value)
-
-    def _taps(self, transform: WeightTransform, place: tuple[int, int], read: Callable) -> list[Vectors]:
-        """The weights at one place of the pairs of pixels, by row and column; `read` gets the first tap of a pixel."""
-        rows, columns = self.of.kernel
-        grid = []
-        extents = [transform.r if along else 1 for along in transform.axes]
-        for i in range(extents[0]):
-            line: Vectors = []
-            for j in range(extents[1]):
-                y, x = (
-                    number * transform.stride + inside - before
-                    for number, inside, before in zip((i, j), place, transform.before, strict=True)
-                )
-                known = 0 <= y < rows and 0 <= x < columns
-                line.append(read((y * columns + x) * self.of.in_channels) if known else None)
-            grid.append(line)
-        return grid
-
-    def halves(self, transform: HalvesTransform) -> None:
-        """The right operands of Strassen's products, from parts of the channels on both sides."""
-        panel, parts = self.of.prepared, 2**transform.levels
-        depth, block = self.of.in_channels // parts, panel.block // parts
-        with T.serial(block // self.lanes) as piece:
-            channel = T.bind(piece * self.lanes)
-            sources = [self._source(channel + part * block) for part in range(parts)]
-            with T.serial(depth) as k:
-                whole = [[self._weights(*sources[j], i * depth + k) for j in range(parts)] for i in range(parts)]
-                for product, value in enumerate(_operands(transform, whole, self.lanes)):
-                    self._write((product * depth + k) * block + channel, value)
-
-
-def _both(transform: WeightTransform, taps: list[Vectors], lanes: int) -> Vectors:
-    """G w Gᵀ, row-major."""
-    rows, columns = transform.axes
-    if rows:
-        by_column = [weight_line(transform.m, list(column), lanes, T.bind) for column in zip(*taps, strict=True)]
-        taps = [list(row) for row in zip(*by_column, strict=True)]
-    if columns:
-        taps = [weight_line(transform.m, row, lanes, T.bind) for row in taps]
-    return [value for row in taps for value in row]
-
-
-def _operands(transform: HalvesTransform, whole: list[list[tirx.Expr]], lanes: int) -> list[tirx.Expr]:
-    """The combinations of a matrix [input part][channel part], level by level."""
-    size = len(whole) // 2
-    if not size:
-        return [whole[0][0]]
-    quarters = [
-        [row[j * size : (j + 1) * size] for row in whole[i * size : (i + 1) * size]] for i in range(2) for j in range(2)
-    ]
-    result = []
-    for factors in transform.matrix.tolist():
-        combined = [
-            [T.bind(_signed_sum(factors, [quarter[i][j] for quarter in quarters])) for j in range(size)] for i in range(size)
-        ]
-        result += _operands(transform, combined, lanes)
-    return result
-
-
-def _signed_sum(factors: list[float], values: list[tirx.Expr]) -> tirx.Expr:
-    """A sum of values, each with the factor 1, 0 or -1."""
-    positive = [value for factor, value in zip(factors, values, strict=True) if factor > 0]
-    negative = [value for factor, value in zip(factors, values, strict=True) if factor < 0]
-    total = positive[0] if positive else tirx.const(0.0, str(values[0].dtype)) - negative.pop(0)
-    for value in positive[1:]:
-        total = total + value
-    for value in negative:
-        total = total - value
-    return total
+                    value = self.weights(at, lane, tap)
+                self.write(tap * panel.block + channel, value)

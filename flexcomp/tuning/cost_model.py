@@ -93,7 +93,7 @@ def features(spec: TunedSpec, candidate: Candidate, unit: VectorUnit) -> list[fl
         math.log2(1 + candidate.scratch_nbytes),
         *(math.log2(extent) for extent in scratch),
         *([0.0] * (6 - len(scratch))),
-        float(candidate.weight_transform.m if candidate.weight_transform else 0),
+        float(getattr(candidate.transform, "m", 0)),  # of Winograd's tiles
         math.log2(candidate.work / max(spec.flops, 1)),
     ]
 

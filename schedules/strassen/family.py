@@ -10,7 +10,8 @@ from ..tiles.spec import ConvSpec
 from ..tiles.tile import Tile, VectorUnit
 from ..tiles.trials import MOST_SCRATCH_NBYTES, SHARED_GROUPS, tallest
 from . import kernel
-from .ways import HalvesTransform, Strassen, eligible, ways
+from .ways import Strassen, eligible, ways
+from .weights import HalvesTransform
 
 _TRIED_VECTORS = (1, 2)
 _LEVELS = (1, 2)
@@ -19,7 +20,7 @@ _LEAST_TRIED_DEPTH = 32  # input channels of a part: with fewer there is more to
 
 def candidate(way: Strassen, unit: VectorUnit) -> Candidate:
     """The candidate that computes a layer in that way."""
-    return of_way("strassen", kernel, way, unit, block_transform=HalvesTransform(way.levels))
+    return of_way("strassen", kernel, way, unit, transform=HalvesTransform(way.levels))
 
 
 def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
@@ -45,5 +46,6 @@ FAMILY = Family(
     ConvSpec,
     lambda spec, unit: (candidate(way, unit) for way in ways(spec, unit)),
     _trials,
+    transform=HalvesTransform,
     preparing_flops=5.0,  # 30 to 80 us for a megabyte of input
 )

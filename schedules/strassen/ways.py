@@ -34,23 +34,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ..tiles.panel import Panel
 from ..tiles.spec import ConvSpec
 from ..tiles.tile import Tile, VectorUnit, choose
+from .weights import PRODUCTS
 
-PRODUCTS = 7
-# Weights of the seven products in their order, from B11, B12, B21, B22: B11, B21, T2, T3, -T4, T1, B22.
-_COMBINATIONS = (
-    (1, 0, 0, 0),
-    (0, 0, 1, 0),
-    (1, -1, 0, 1),
-    (0, -1, 0, 1),
-    (-1, 1, 1, -1),
-    (-1, 1, 0, 0),
-    (0, 0, 0, 1),
-)
 _CHUNK_CHANNELS = 512  # between two times that operands are made: their outer products stay in the second-level cache
 COPIES = 3  # of a register tile: P1, U2, U3
 _LINE = 16  # floats of a cache line
@@ -72,29 +60,6 @@ _MOVE_FLOPS = {1: 7.0, 2: 53.0}  # per output, by levels: register tiles stored 
 _WEIGHT_FLOPS = 0.3
 _READ_FLOPS = 3.6  # per byte of weights read from memory; a layer takes at least as long as that, however many threads
 _LAST_LEVEL_NBYTES = 16 * 2**20
-
-
-@dataclass(frozen=True)
-class HalvesTransform:
-    """Weights float32[blocks, block, in] → float32[blocks, 7ᴸ · in / 2ᴸ, block / 2ᴸ]: the right operands on L levels."""
-
-    levels: int = 1
-
-    @property
-    def matrix(self) -> np.ndarray:
-        """float64[7, 4]: the operands of a level from the quarters (input half, channel half) of a block, row-major."""
-        return np.array(_COMBINATIONS, np.float64)
-
-    def apply(self, weights: np.ndarray) -> np.ndarray:
-        """The transform in NumPy."""
-        blocks, block, _ = weights.shape
-        exact = weights.astype("f8")
-        for _ in range(self.levels):
-            count, size, depth = exact.shape
-            quarters = exact.reshape(count, 2, size // 2, 2, depth // 2).transpose(0, 3, 1, 2, 4)
-            combined = np.einsum("pq,bqlk->bplk", self.matrix, quarters.reshape(count, 4, size // 2, depth // 2))
-            exact = combined.reshape(count * PRODUCTS, size // 2, depth // 2)
-        return exact.transpose(0, 2, 1).reshape(blocks, -1, block >> self.levels).astype("f4")
 
 
 @dataclass(frozen=True)

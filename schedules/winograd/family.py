@@ -13,6 +13,7 @@ from ..tiles.tile import Tile, VectorUnit
 from ..tiles.trials import MOST_SCRATCH_NBYTES, SHARED_GROUPS, tallest
 from . import kernel
 from .ways import Winograd, is_line, kinds, ways
+from .weights import WeightTransform
 
 # F(6,3) is not a candidate: its error is 1e-5 of the largest output where that of F(4,3) is 2e-6, and over the sixteen
 # convolutions of VGG-19 that adds up to more than 1e-4. F(5,3) has 6e-6, and must need less than this part of the work.
@@ -29,7 +30,7 @@ def candidate(way: Winograd, unit: VectorUnit) -> Candidate:
     rows = None
     if way.stride == 1:  # pairs of pixels are cut from the first row on
         rows = row_kernel(_BANDS, way.spec, unit.width, way.tile, (way.m, way.groups, way.chunk, way.slots, way.threads))
-    return of_way("winograd", kernel, way, unit, weight_transform=way.weight_transform, rows=rows)
+    return of_way("winograd", kernel, way, unit, transform=way.weight_transform, rows=rows)
 
 
 def _candidates(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
@@ -95,6 +96,7 @@ FAMILY = Family(
     _candidates,
     _trials,
     bands=_BANDS,
+    transform=WeightTransform,
     preparing_flops=20.0,  # 80 to 340 us for a megabyte of input
     preferred=lambda one: one.work,
     probe=_probe,

@@ -11,11 +11,9 @@ of Bᵀ and columns of Aᵀ come in pairs whose even and odd parts are equal or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-import numpy as np
 from tvm import tirx
 
 from ..tiles.emit import spread
@@ -65,47 +63,6 @@ def _polynomial(roots: list[Fraction]) -> list[Fraction]:
     for root in roots:
         result = [high - root * low for high, low in zip([Fraction(0), *result], [*result, Fraction(0)], strict=True)]
     return result
-
-
-@dataclass(frozen=True)
-class WeightTransform:
-    """Weights OHWI float32[out, r, r, in] → float32[out, a², in]: U = G w Gᵀ, position row-major.
-
-    Of kernels of one row or one column, whose other axis stays: float32[out, a, in].
-    With stride 2 the weights are those of pairs of pixels, [out, 2r - 1 or 2r, 2r - 1 or 2r, in] with `before` zeros
-    before them (rows, columns), and the result is float32[out, a², 4 · in]: row in the pair, column in the pair, in.
-    """
-
-    m: int
-    r: int = KERNEL
-    stride: int = 1
-    before: tuple[int, int] = (0, 0)
-    axes: tuple[bool, bool] = (True, True)  # which are transformed: rows, columns
-
-    @property
-    def positions(self) -> int:
-        return (self.m + self.r - 1) ** sum(self.axes)
-
-    @property
-    def matrix(self) -> np.ndarray:
-        """G, float64[a, r]."""
-        return np.array([[float(entry) for entry in row] for row in matrices(self.m, self.r)[2]])
-
-    def padding(self, kernel: tuple[int, int]) -> list[tuple[int, int]]:
-        """Zeros before and after the rows and columns of the weights."""
-        if self.stride == 1:
-            return [(0, 0), (0, 0)]
-        return [(low, self.stride * self.r - low - size) for low, size in zip(self.before, kernel, strict=True)]
-
-    def apply(self, weights: np.ndarray) -> np.ndarray:
-        """The transform in NumPy, in float64 until the end."""
-        g, (out, rows, columns, channels) = self.matrix, weights.shape
-        padded = np.pad(weights.astype("f8"), [(0, 0), *self.padding((rows, columns)), (0, 0)])
-        of_rows, of_columns = (g if transformed else np.ones((1, 1)) for transformed in self.axes)
-        taps = of_rows.shape[1], of_columns.shape[1]
-        pairs = padded.reshape(out, taps[0], self.stride, taps[1], self.stride, channels).transpose(0, 1, 3, 2, 4, 5)
-        result = np.einsum("pi,oijc,qj->opqc", of_rows, pairs.reshape(out, *taps, -1), of_columns, optimize=True)
-        return result.reshape(out, self.positions, -1).astype("f4")
 
 
 def input_line(values: list[Term], lanes: int, bind) -> list[Term]:

@@ -27,7 +27,8 @@ from dataclasses import dataclass, replace
 from ..tiles.panel import Panel
 from ..tiles.spec import ConvSpec
 from ..tiles.tile import MOST_VECTORS, Tile, VectorUnit, choose
-from .transforms import EXTENTS, KERNEL, KINDS, WeightTransform
+from .transforms import EXTENTS, KERNEL, KINDS
+from .weights import WeightTransform
 
 _MOST_PADDING = KERNEL - 1
 _STEM = 7

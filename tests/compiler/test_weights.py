@@ -14,7 +14,7 @@ from flexcomp.compiler import weight_operators
 from flexcomp.compiler.weights import evaluate, evaluate_later
 from flexcomp.program import Deferred
 from flexcomp.program.weights_file import write_weights
-from flexcomp.schedules.strassen.ways import HalvesTransform
+from flexcomp.schedules.strassen.weights import HalvesTransform
 from tests.passes.reference import evaluate as reference
 
 OP = relax.op

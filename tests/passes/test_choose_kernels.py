@@ -44,7 +44,7 @@ def test_every_preference_takes_the_only_candidate(preference):
 
 
 def forms(picks) -> set:
-    return {(pick.panel, pick.weight_transform, pick.block_transform) for pick in picks}
+    return {(pick.panel, pick.transform) for pick in picks}
 
 
 @pytest.mark.parametrize("preference", ["smallest", "balanced", "fastest"])

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from flexcomp.schedules.strassen.ways import HalvesTransform
 from flexcomp.schedules.tiles import narrow_panel
 from flexcomp.schedules.tiles.panel import Panel
 from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.transform import Transform
 
 
 def conv2d(spec: ConvSpec, x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -35,11 +35,13 @@ def pack(
     w: np.ndarray,
     bias: np.ndarray,
     vectors: list[np.ndarray] = (),
-    combine: HalvesTransform | None = None,
+    transform: Transform | None = None,
     least: int = 0,
 ) -> np.ndarray:
     """The panel of weights OHWI; rows that nothing may read are NaN. `least` is that of inputs that are packed."""
     lanes = panel.channels()
+    if transform is not None and not transform.of_blocks:
+        w, transform = transform.apply(w), None
     if panel.narrow:
         taps = w.reshape(len(bias), -1)[lanes].transpose(0, 2, 1)
         head = np.stack([v[lanes] for v in (bias, *vectors)], axis=1)
@@ -50,7 +52,7 @@ def pack(
     packed = np.full(panel.shape, np.nan, "f4")
     packed[:, 0] = bias[lanes]
     blocks = w.reshape(len(bias), -1)[lanes]
-    taps = combine.apply(blocks).reshape(panel.blocks, panel.taps, panel.block) if combine else blocks.transpose(0, 2, 1)
+    taps = transform.apply(blocks).reshape(panel.blocks, panel.taps, panel.block) if transform else blocks.transpose(0, 2, 1)
     packed[:, 1 : 1 + panel.taps] = taps
     for i, vector in enumerate(vectors):
         packed[:, 1 + panel.taps + i] = vector[lanes]

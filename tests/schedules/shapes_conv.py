@@ -17,7 +17,7 @@ from flexcomp.schedules.strassen.ways import Strassen
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 from flexcomp.schedules.winograd import ways as winograd
-from flexcomp.schedules.winograd.transforms import WeightTransform
+from flexcomp.schedules.winograd.weights import WeightTransform
 
 from .convolutions import EPILOGUES
 from .reference import conv2d, in_two_slices, pack
@@ -112,9 +112,8 @@ def check(spec: ConvSpec, candidate: Candidate, function, cut: int) -> None:
     tensor = draw(spec.batch, spec.out_height, spec.out_width, spec.out_channels)
     plain = conv2d(spec, x, w, bias)
     expected, panel = EPILOGUES[spec.epilogue](plain, tensor, slope), candidate.panel
-    transform = candidate.weight_transform
-    weights = transform.apply(w) if transform else w
-    packed = pack(panel, weights, bias, [slope] * spec.channel_vectors, candidate.block_transform)
+    transform = candidate.transform
+    packed = pack(panel, w, bias, [slope] * spec.channel_vectors, transform)
     y, result = np.full(expected.shape, np.nan, "f4"), tvm.runtime.tensor(np.full(expected.shape, np.nan, "f4"))
     cut %= panel.blocks
     for first, count, given in in_two_slices(packed, cut, np.nan):

@@ -53,6 +53,7 @@ def test_every_family_answers_every_question(family):
     trials = list(family.trials(spec, machine))
     for one in (*offered[spec], *trials):
         assert one.family == family.name == str(one).split()[0] and one.work > 0
+        assert one.transform is None or type(one.transform) is family.transform
     for one in (*offered[spec], *trials[-1:]):
         assert str(named(spec, machine, str(one))) == str(one)
         if one.rows is not None:

@@ -8,12 +8,12 @@ import tvm
 
 from flexcomp.schedules.preparation import Preparation, WeightForm, eligible, function
 from flexcomp.schedules.registry import candidates
-from flexcomp.schedules.strassen.ways import HalvesTransform
+from flexcomp.schedules.strassen.weights import HalvesTransform
 from flexcomp.schedules.tiles import narrow_panel
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, Panel
 from flexcomp.schedules.tiles.spec import MatmulSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
-from flexcomp.schedules.winograd.transforms import WeightTransform
+from flexcomp.schedules.winograd.weights import WeightTransform
 from tests.schedules.kernels import library, runtime_calls
 from tests.schedules.reference import pack
 
@@ -24,9 +24,7 @@ def panel_of(weights: np.ndarray, vectors: np.ndarray, panel: Panel, transform=N
     """OHWI weights and float32[1 + vectors, out] in a panel."""
     if panel.together > 1:
         return pack(panel, weights, vectors[0], list(vectors[1:]), least=-77)
-    if isinstance(transform, HalvesTransform):
-        return pack(panel, weights, vectors[0], list(vectors[1:]), transform)
-    return pack(panel, transform.apply(weights) if transform else weights, vectors[0], list(vectors[1:]))
+    return pack(panel, weights, vectors[0], list(vectors[1:]), transform)
 
 
 def bare(panel: Panel, array: np.ndarray) -> np.ndarray:

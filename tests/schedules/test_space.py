@@ -57,7 +57,7 @@ def test_a_pointwise_layer_is_also_tried_with_other_tiles_of_strassens_products(
     spec = ConvSpec(1, 14, 14, 256, 256)
     offered = [str(c) for c in candidates(spec, UNITS[name])]
     more = [c for c in space(spec, UNITS[name])[len(offered) :] if c.family == "strassen"]
-    assert {c.block_transform.levels for c in more} == {1, 2}
+    assert {c.transform.levels for c in more} == {1, 2}
     assert len({c.tile for c in more}) >= 4
 
 
@@ -85,8 +85,7 @@ def test_candidates_compute_the_layer(spec):
     bias = rng.standard_normal(spec.out_channels, dtype="f4")
     expected = conv2d(spec, x, w, bias)
     for i, candidate in enumerate(picked):
-        transformed = candidate.weight_transform.apply(w) if candidate.weight_transform else w
-        panel = pack(candidate.panel, transformed, bias, combine=candidate.block_transform)
+        panel = pack(candidate.panel, w, bias, transform=candidate.transform)
         y = tvm.runtime.tensor(np.full(expected.shape, np.nan, "f4"))
         scratch = [tvm.runtime.tensor(np.full(shape, np.nan, "f4")) for shape in candidate.scratch]
         kernels[f"k{i}"](*map(tvm.runtime.tensor, (x, panel)), 0, candidate.panel.blocks, y, *scratch)

@@ -10,7 +10,8 @@ from flexcomp.device.target import resolve_target
 from flexcomp.schedules.strassen import ways as strassen
 from flexcomp.schedules.strassen.family import candidate as strassen_candidate
 from flexcomp.schedules.strassen.kernel import kernel
-from flexcomp.schedules.strassen.ways import HalvesTransform, Strassen
+from flexcomp.schedules.strassen.ways import Strassen
+from flexcomp.schedules.strassen.weights import HalvesTransform
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 from tests.schedules.convolutions import RESIDUAL
@@ -52,7 +53,7 @@ def test_errors_of_long_sums_stay_small(levels, accuracy):
     x, w = rng.standard_normal((1, 5, 11, 1024), "f4"), rng.standard_normal((96, 1, 1, 1024), "f4")
     bias = rng.standard_normal(96, "f4")
     candidate = strassen_candidate(way, AVX2)
-    panel = pack(way.panel, w, bias, combine=candidate.block_transform)
+    panel = pack(way.panel, w, bias, transform=candidate.transform)
     scratch = [tvm.runtime.tensor(np.full(shape, np.nan, "f4")) for shape in way.scratch]
     y = tvm.runtime.tensor(np.full((1, 5, 11, 96), np.nan, "f4"))
     compiled = library({"kernel": candidate.build()})["kernel"]

@@ -12,9 +12,10 @@ from benchmarks.networks.graph import Graph
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 from flexcomp.schedules.winograd.kernel import kernel as winograd_kernel
-from flexcomp.schedules.winograd.transforms import KINDS, WeightTransform
+from flexcomp.schedules.winograd.transforms import KINDS
 from flexcomp.schedules.winograd.ways import Winograd, kinds
 from flexcomp.schedules.winograd.ways import ways as offers
+from flexcomp.schedules.winograd.weights import WeightTransform
 from tests.schedules.convolutions import EPILOGUES, RESIDUAL
 from tests.schedules.kernels import library
 from tests.schedules.reference import conv2d, in_two_slices, pack
