@@ -16,6 +16,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from flexcomp.errors import UnsupportedModelError
+from flexcomp.passes.attributes import SCRATCH
 from flexcomp.passes.ir import bindings, operator, shape
 from flexcomp.program import Array, Deferred
 
@@ -178,6 +179,8 @@ def _called(call: relax.Call, args: list, kernels: tvm.IRModule | None):
         raise UnsupportedModelError(
             f"operator {call.args[0].name_hint} of weights alone decides how the network is compiled: make its result a constant"
         )
+    if SCRATCH in (kernels[call.args[0]].attrs or {}):  # a layer's, which only a network runs
+        raise UnsupportedModelError(f"operator {call.args[0].name_hint} reads weights alone: make its result a constant")
     builder = relax.BlockBuilder()
     params = [relax.Var(f"p{i}", arg.ty) for i, arg in enumerate(call.args[1].fields)]
     kernel = builder.add_func(kernels[call.args[0]], "kernel")

@@ -34,11 +34,14 @@ _ONLY_TYPE_READ = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}  # operat
 _KEPT = ("DequantizeLinear", "Dropout")  # weights are to stay in the 8 bits that a file has
 # Of these the reference implementation departs from ONNX's definitions, for some ranks, attributes or values.
 _DEPARTING = (
-    "AffineGrid", "Attention", "AveragePool", "BatchNormalization", "Celu", "Conv", "ConvTranspose", "DFT", "DeformConv", "GRU",
+    "AffineGrid", "Attention", "AveragePool", "BatchNormalization", "Celu", "Conv", "ConvTranspose", "DFT", "DeformConv",
     "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GridSample", "GroupNormalization", "Hardmax",
-    "InstanceNormalization", "LRN", "LSTM", "LayerNormalization", "LogSoftmax", "LpNormalization", "LpPool", "MaxPool",
-    "MaxRoiPool", "MaxUnpool", "MeanVarianceNormalization", "NegativeLogLikelihoodLoss", "RMSNormalization", "RNN", "Resize",
+    "InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "LpNormalization", "LpPool", "MaxPool",
+    "MaxRoiPool", "MaxUnpool", "MeanVarianceNormalization", "NegativeLogLikelihoodLoss", "RMSNormalization", "Resize",
     "ReverseSequence", "RoiAlign", "RotaryEmbedding", "STFT", "Softmax", "SoftmaxCrossEntropyLoss", "Upsample",
+)  # fmt: skip
+_UNREAD = (  # attributes of recurrent layers, which the reference implementation leaves aside
+    "activation_alpha", "activation_beta", "activations", "clip", "input_forget", "linear_before_reset",
 )  # fmt: skip
 _ANY_SIZE = ("ConstantOfShape", "Expand", "Range", "Tile")  # few constants in, many out
 
@@ -113,7 +116,7 @@ def _values(
     named = [name for name in node.output if name]
     if named and all(name in known for name in named):  # without elements: no one knows their values, or needs to
         return {name: known[name] for name in named}
-    if node.op_type in (*RANDOM, *_KEPT, *_DEPARTING):
+    if node.op_type in (*RANDOM, *_KEPT, *_DEPARTING) or any(attribute.name in _UNREAD for attribute in node.attribute):
         return None
     given = {}
     for i, name in enumerate(node.input):

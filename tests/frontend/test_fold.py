@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnxslim
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -160,3 +161,22 @@ def test_an_operator_that_onnxs_reference_gets_wrong_is_not_folded(kind, tmp_pat
     exponents = np.exp(value) / np.exp(value).sum()
     expected = {"Hardmax": value == value.max(), "LogSoftmax": np.log(exponents), "Softmax": exponents}[kind]
     np.testing.assert_allclose(run(model, tmp_path, np.zeros((2, 3), "f4")), expected, rtol=1e-5)
+
+
+def test_a_recurrent_layer_of_constants():
+    """It is folded, but where the reference does not read its attributes."""
+    weights = {"v": np.ones((3, 1, 2), "f4"), "w": np.full((1, 2, 2), 0.3, "f4"), "r": np.full((1, 2, 2), 0.2, "f4")}
+    model = network(node("RNN", "v", "w", "r", out="h", hidden_size=2), node("Add", "h", "x"), y=(3, 1, 2), weights=weights)
+    other = onnx.ModelProto.FromString(model.SerializeToString())
+    other.graph.node[0].attribute.append(helper.make_attribute("activations", ["Relu"]))
+    for each, left in ((model, ["Add"]), (other, ["RNN", "Add"])):
+        fold_constants(each, Allowance())
+        assert kinds(each) == left
+
+
+def test_a_layer_of_constants_that_cannot_be_computed_is_refused(monkeypatch):
+    monkeypatch.setattr(onnxslim, "slim", lambda given, **_: given)  # it folds by ONNX Runtime, where that is installed
+    weights = {"v": np.ones((3, 1, 1), "f4"), "w": np.ones((1, 1, 1), "f4"), "r": np.ones((1, 1, 1), "f4")}
+    layer = node("RNN", "v", "w", "r", out="h", hidden_size=1, activations=["Relu"])
+    with pytest.raises(UnsupportedModelError, match="operator rnn_0 reads weights alone: make its result a constant"):
+        flexcomp.build(network(layer, node("Add", "h", "x"), x=(1, 1), y=(3, 1, 1, 1), weights=weights), threads=1)
