@@ -7,6 +7,7 @@ import re
 import onnx
 
 from flexcomp.errors import ModelError
+from flexcomp.frontend.extents import require_extents, require_known_extents
 from flexcomp.frontend.schemas import require_element_types, require_nodes
 
 PROTOBUF_LIMIT = 2**31  # bytes: larger models cannot be serialised, which ONNX's tools do
@@ -65,18 +66,14 @@ def require_consistent(model: onnx.ModelProto) -> None:
         node.name = node.name or next((name for name in node.output if name), "")
     forget_shapes(asked.graph)
     try:
+        require_extents(asked, infer_shapes)
         found = _strictly_inferred(asked)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         place = _placed(error)
         if place is not None:
             raise ModelError(f"{place}: ONNX's definition of the operator does not allow this") from None
         return
-    for name, kind in types(found.graph).items():
-        extents = [d.dim_value for d in kind.tensor_type.shape.dim]
-        if min(extents, default=0) < 0:
-            maker = next((n for n in found.graph.node if name in n.output), None)
-            where = f"node {maker.name!r} ({maker.op_type})" if maker is not None else f"tensor {name!r}"
-            raise ModelError(f"{where}: a result has {extents} elements along its axes: its input is too small")
+    require_known_extents(found.graph)
 
 
 def _strictly_inferred(model: onnx.ModelProto) -> onnx.ModelProto:

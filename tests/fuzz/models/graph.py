@@ -68,7 +68,7 @@ def is_safe(graph: onnx.GraphProto) -> bool:
 
 
 def inferred(graph: Graph, node: onnx.NodeProto, schema: onnx.defs.OpSchema, given: list[Tensor]) -> list[Tensor] | None:
-    """The node's results, by ONNX's own inference; None where it finds the node wrong."""
+    """The node's results, by ONNX's own inference; None where it finds the node wrong, or should."""
     if not is_safe(helper.make_graph([node], "", [], [])):
         return None
     types = {t.name: helper.make_tensor_type_proto(t.kind, t.shape) for t in given}
@@ -84,6 +84,8 @@ def inferred(graph: Graph, node: onnx.NodeProto, schema: onnx.defs.OpSchema, giv
         if not name or kind is None or not kind.HasField("tensor_type"):
             continue
         tensor = kind.tensor_type
+        if any(d.dim_value < 0 for d in tensor.shape.dim):  # ONNX's inference ends the process at a Slice of it
+            return None
         known = tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim)
         results.append(Tensor(name, tensor.elem_type, tuple(d.dim_value for d in tensor.shape.dim) if known else None))
     return results
