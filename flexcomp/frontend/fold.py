@@ -29,6 +29,7 @@ from flexcomp.frontend.inference import StaticType, infer, static_types
 LARGEST = 1 << 14  # elements: shapes, indices, tables; the weights of a layer are larger
 _SMALL_NBYTES = 1 << 10  # the node takes about as much
 _MOST_ABOUT_NOTHING = 2**31  # product of the other extents of a tensor without elements: NumPy has a limit, too
+_MOST_VIEWED = 2**59  # product of the extents, but zeros, of an array that repeats one element: NumPy counts its bytes in 63 bits
 _ROUNDS = 6  # each can make shapes known that the next one folds
 _ONLY_TYPE_READ = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}  # operator → an input whose values are not read
 _KEPT = ("DequantizeLinear", "Dropout")  # weights are to stay in the 8 bits that a file has
@@ -124,7 +125,7 @@ def _values(
             given[name] = known[name]
         elif name in types and i == _ONLY_TYPE_READ.get(node.op_type):
             element, shape = types[name]
-            if math.prod(shape) >= _MOST_ABOUT_NOTHING**2:  # NumPy has no such view
+            if math.prod(extent or 1 for extent in shape) >= _MOST_VIEWED:
                 return None
             given[name] = np.broadcast_to(np.zeros((), onnx.helper.tensor_dtype_to_np_dtype(element)), shape)
         elif name:

@@ -180,3 +180,13 @@ def test_a_layer_of_constants_that_cannot_be_computed_is_refused(monkeypatch):
     layer = node("RNN", "v", "w", "r", out="h", hidden_size=1, activations=["Relu"])
     with pytest.raises(UnsupportedModelError, match="operator rnn_0 reads weights alone: make its result a constant"):
         flexcomp.build(network(layer, node("Add", "h", "x"), x=(1, 1), y=(3, 1, 1, 1), weights=weights), threads=1)
+
+
+def test_shapes_of_nothing_that_numpy_cannot_count_are_no_error():
+    """A view of no elements whose other extents are the square of the largest that are counted."""
+    constants = {"times": np.int64([0, 1]), "wide": np.int64([2**62 - 2**31])}
+    nodes = [
+        node("Tile", "x", "times", out="none"), node("CenterCropPad", "none", "wide", out="padded", axes=[1]),
+        node("Shape", "padded", out="y"),
+    ]  # fmt: skip
+    fold_constants(network(*nodes, weights=constants, element=TensorProto.INT64), Allowance())

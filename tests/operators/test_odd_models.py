@@ -44,6 +44,10 @@ RIGHT = {
         [node("ConvTranspose", "x w", "y", auto_pad="SAME_UPPER", strides=[2, 2])], {"x": ramp(1, 1, 1, 3)}, {"y": FLOAT},
         {"w": ramp(1, 4, 1, 3)},
     ),
+    "diagonals far outside": (
+        [node("Trilu", "x k", "y"), helper.make_node("Trilu", ["x", "less"], ["z"], upper=0), node("Trilu", "x less", "t")],
+        {"x": ramp(2, 3, 4)}, {"y": FLOAT, "z": FLOAT, "t": FLOAT}, {"k": np.int64(2**63 - 1), "less": np.int64(-(2**40))},
+    ),
     "no updates": (
         [node("ScatterND", "x i u", "y")], {"x": ramp(2, 3), "i": np.zeros((0, 1), "int64"), "u": ramp(0, 3)}, {"y": FLOAT}, {},
     ),

@@ -40,4 +40,13 @@ def _top_k(node: Node) -> None:
         raise node.refuse(f"its k is {wanted}, and the axis has {extent} elements: make it smaller")
 
 
-CONVERTERS: dict[str, Converter] = {"EyeLike": _eye_like, "OneHot": _one_hot, "TopK": _top_k}
+def _trilu(node: Node) -> relax.Expr | None:
+    """A diagonal far outside of the matrix is as good as the one next to it. TVM converts those that are computed."""
+    diagonal, (rows, columns) = node.value(1), node.shape[-2:]
+    if diagonal is None and node.input(1) is not None:
+        return None
+    k = 0 if diagonal is None else max(-rows, min(columns, int(diagonal.item())))
+    return (op.triu if node.attrs.get("upper", 1) else op.tril)(node.data, k)
+
+
+CONVERTERS: dict[str, Converter] = {"EyeLike": _eye_like, "OneHot": _one_hot, "TopK": _top_k, "Trilu": _trilu}
