@@ -110,6 +110,11 @@ INNER = helper.make_graph(
     [node("LayerNormalization", "x s", "n", axis=2**63 - 1)], "branch", [], [helper.make_tensor_value_info("n", FLOAT, None)]
 )
 REFUSED = {
+    "corners of one element": (
+        [node("AffineGrid", "x size", "y", align_corners=1)], {"x": ramp(2, 2, 3)}, {"y": FLOAT},
+        {"size": np.int64([2, 3, 1, 6])},
+        r"node 'AffineGrid_node' \(AffineGrid\): align_corners is 1",
+    ),
     "a constant of 8 bits": (
         [node("Cast", "w", "y", to=TensorProto.FLOAT8E4M3FN), node("Neg", "x", "z")], {"x": ramp(2)},
         {"y": TensorProto.FLOAT8E4M3FN, "z": FLOAT}, {"w": ramp(2)}, "'y' holds float8e4m3fn",

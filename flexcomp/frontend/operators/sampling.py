@@ -88,4 +88,11 @@ def _weight(fraction: ir.Expr, tap: ir.Expr, count: int) -> ir.Expr:
     return tirx.Select(x <= 1, near, ((x - 5) * x + 8) * _A * x - 4 * _A)
 
 
-CONVERTERS: dict[str, Converter] = {"GridSample": _grid_sample}
+def _affine_grid(node: Node) -> None:
+    """TVM converts it, but for grids whose only element along an axis would be its first and its last corner."""
+    size = node.value(1)
+    if node.attrs.get("align_corners", 0) and size is not None and 1 in size[2:]:
+        raise node.refuse(f"align_corners is 1, and its size {size.tolist()} has an axis of one element: make it 2 or more")
+
+
+CONVERTERS: dict[str, Converter] = {"AffineGrid": _affine_grid, "GridSample": _grid_sample}
