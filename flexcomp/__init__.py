@@ -58,6 +58,7 @@ _find, _, _names = lazy_exports(
 )
 # No `__all__`: `help(flexcomp)` would print the help of each name.
 _NAMES = sorted([*_names, "remote", "__version__"])
+_OF_THE_COMPILER = ("flexcomp.compiler", "flexcomp.remote", "flexcomp.tuning")
 # An editable install adds the checkout, whose other folders are no parts of the package.
 __path__ = [folder for folder in __path__ if Path(folder) != Path(__file__).parent.parent]
 
@@ -67,4 +68,12 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    return import_module("flexcomp.remote") if name == "remote" else _find(name)
+    try:
+        return import_module("flexcomp.remote") if name == "remote" else _find(name)
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_THE_COMPILER:
+            raise
+        raise ImportError(
+            f"flexcomp.{name} is a part of the package flexcomp, and only flexcomp-runtime is installed: pip install flexcomp",
+            name=error.name,
+        ) from None
