@@ -2,6 +2,7 @@
 #include <flexcomp.h>
 
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "api/sessions.h"
 #include "api/status.h"
 #include "api/structs.h"
+#include "api/weights_source.h"
 #include "library/load.h"
 #include "program/encoded.h"
 #include "session/session.h"
@@ -28,6 +30,8 @@ std::shared_ptr<const Program> ProgramOf(const LoadedLibrary& library, const std
   if (!blob.has_value()) RaiseError("ArtifactError", given, " does not give its program: build it again");
   return DecodeProgram((*blob)().cast<tvm::ffi::Bytes>());
 }
+
+constexpr size_t kFirstOptions = offsetof(flexcomp_options, source);  // the size of the first version
 
 CpuSet CpusOf(const char* list) { return list == nullptr ? CpuSet() : CpuSet::Parse(list); }
 
@@ -60,12 +64,14 @@ flexcomp_status flexcomp_open(const char* path, const flexcomp_options* given, f
   return api::Guarded([&] {
     api::RequirePointer(session, "session");
     api::RequirePointer(path, "library");
-    const flexcomp_options options = given == nullptr ? flexcomp_options FLEXCOMP_OPTIONS_INIT : api::Taken(given, sizeof options, "options");
+    const flexcomp_options options = given == nullptr ? flexcomp_options FLEXCOMP_OPTIONS_INIT : api::Taken(given, api::kFirstOptions, "options");
     const LoadedLibrary library = LoadLibrary(path);
     std::shared_ptr<const Program> program = api::ProgramOf(library, path);
     const SessionOptions made = api::OptionsOf(options, library.path, *program);
-    const std::string weights = options.weights == nullptr ? library.weights : options.weights;
-    *session = api::Keep(Session::Owner(new Session(std::move(program), weights, made)));
+    const api::ChosenWeights weights(options, library.weights);
+    Session::Owner opened(new Session(std::move(program), weights.source(), made));
+    weights.BelongTo(*opened);
+    *session = api::Keep(std::move(opened));
   });
 }
 

@@ -30,7 +30,7 @@ Session::PortsCallback CallerOf(flexcomp_callback callback, void* context, const
       const TensorType& type = At(session.program(), kind, i).type;
       tensors.push_back({sizeof(flexcomp_tensor), ports[i].data, type.nbytes, type.shape.data(), ports[i].ndim, DtypeOf(type.dtype)});
     }
-    const InCallback scope(session);
+    const InCallback scope(&session, InCallback::kPorts);
     const flexcomp_status status = callback(context, tensors.data(), static_cast<uint32_t>(tensors.size()));
     if (status != FLEXCOMP_OK) throw Ended{status};
   };
@@ -72,7 +72,7 @@ flexcomp_status flexcomp_warm(flexcomp_session* session) {
 }
 
 flexcomp_status flexcomp_cancel(flexcomp_session* session) {
-  return api::Guarded([&] { api::Find(session)->Cancel(); });
+  return api::Guarded([&] { api::Cancel(session); });
 }
 
 flexcomp_status flexcomp_set_budget(flexcomp_session* session, uint64_t budget) {

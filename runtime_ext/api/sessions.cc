@@ -23,7 +23,7 @@ std::vector<Kept>& All() {
   return *all;
 }
 
-thread_local const Session* called_back = nullptr;
+thread_local InCallback* innermost = nullptr;
 
 // While the mutex is held.
 std::vector<Kept>::iterator Search(flexcomp_session* handle) {
@@ -32,8 +32,14 @@ std::vector<Kept>::iterator Search(flexcomp_session* handle) {
   return found;
 }
 
+std::shared_ptr<Session> FindAnywhere(flexcomp_session* handle) {
+  const std::lock_guard lock(ForkMutex::Get());
+  return Search(handle)->session;
+}
+
 void RequireOutside(const Session& session) {
-  if (called_back == &session) Raise("InputError", "this call waits for the inference in progress, from a callback of which it is made");
+  if (InCallback::Of(session, false) != nullptr)
+    Raise("InputError", "this call waits for the inference in progress, from a callback of which it is made");
 }
 
 }  // namespace
@@ -47,14 +53,21 @@ flexcomp_session* Keep(Session::Owner owner) {
 }
 
 std::shared_ptr<Session> Find(flexcomp_session* handle) {
-  const std::lock_guard lock(ForkMutex::Get());
-  return Search(handle)->session;
+  std::shared_ptr<Session> session = FindAnywhere(handle);
+  if (InCallback::Of(*session, true) != nullptr) Raise("InputError", "this call is made from the reader of its session's weights");
+  return session;
 }
 
 std::shared_ptr<Session> FindToWait(flexcomp_session* handle) {
-  std::shared_ptr<Session> session = Find(handle);
+  std::shared_ptr<Session> session = FindAnywhere(handle);
   RequireOutside(*session);
   return session;
+}
+
+void Cancel(flexcomp_session* handle) {
+  const std::shared_ptr<Session> session = FindAnywhere(handle);
+  if (InCallback* const reader = InCallback::Of(*session, true)) reader->Cancel();
+  else session->Cancel();
 }
 
 std::shared_ptr<Session> Forget(flexcomp_session* handle) {
@@ -66,7 +79,14 @@ std::shared_ptr<Session> Forget(flexcomp_session* handle) {
   return session;
 }
 
-InCallback::InCallback(const Session& session) noexcept : outer_(std::exchange(called_back, &session)) {}
-InCallback::~InCallback() { called_back = outer_; }
+InCallback::InCallback(const Session* session, Kind kind) noexcept
+    : outer_(std::exchange(innermost, this)), session_(session), kind_(kind) {}
+InCallback::~InCallback() { innermost = outer_; }
+
+InCallback* InCallback::Of(const Session& session, bool readers_only) noexcept {
+  InCallback* scope = innermost;
+  while (scope != nullptr && (scope->session_ != &session || (readers_only && scope->kind_ != kReader))) scope = scope->outer_;
+  return scope;
+}
 
 }  // namespace flexcomp::api

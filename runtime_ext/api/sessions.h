@@ -13,26 +13,40 @@ namespace flexcomp::api {
 // Keeps a session, and returns its handle, which is nobody else's in the life of the process. Throws std::bad_alloc.
 flexcomp_session* Keep(Session::Owner session);
 
-// The session of a handle, which lives at least as long as the result. Throws an error of kind Closed.
+// The session of a handle, which lives at least as long as the result. Throws an error of kind Closed, and InputError while a reader of
+// its weights runs in this thread: another thread may wait for the reader, and hold what the call needs.
 std::shared_ptr<Session> Find(flexcomp_session* handle);
 
-// The same, for calls that wait for the inference in progress. Throws InputError in a callback of this session, which would wait for
-// itself.
+// The same, for calls that wait for the inference in progress. Throws InputError in any callback of this session, which would wait
+// for itself.
 std::shared_ptr<Session> FindToWait(flexcomp_session* handle);
 
 // From now on the handle is nobody's. Throws as FindToWait.
 std::shared_ptr<Session> Forget(flexcomp_session* handle);
 
-// While it lives, the calling thread is in a callback of the session.
+// Cancels the inference of a handle's session; in a reader of its weights, the read. Throws an error of kind Closed.
+void Cancel(flexcomp_session* handle);
+
+// While it lives, the calling thread is in a callback of the session; nullptr: of a session that nobody has a handle of yet.
 class InCallback {
  public:
-  explicit InCallback(const Session& session) noexcept;
+  enum Kind { kPorts, kReader };
+
+  InCallback(const Session* session, Kind kind) noexcept;
   ~InCallback();
   InCallback(const InCallback&) = delete;
   InCallback& operator=(const InCallback&) = delete;
 
+  // The innermost reader of this session's weights that runs in this thread, or callback of any kind; nullptr: none does.
+  static InCallback* Of(const Session& session, bool readers_only) noexcept;
+  void Cancel() noexcept { cancelled_ = true; }
+  bool cancelled() const noexcept { return cancelled_; }
+
  private:
-  const Session* const outer_;
+  InCallback* const outer_;
+  const Session* const session_;
+  const Kind kind_;
+  bool cancelled_ = false;
 };
 
 }  // namespace flexcomp::api

@@ -87,6 +87,42 @@ enum {
   FLEXCOMP_NO_WORK_STEALING = 8 /* threads that wait for weights do not help to load them */
 };
 
+/* Where the bytes of a weights file come from if not from a file of that name. In use, nobody may change them. */
+typedef int32_t flexcomp_source_kind;
+enum {
+  FLEXCOMP_DESCRIPTOR = 1, /* `nbytes` from `offset` on in the file that is open as `descriptor`, which may be closed when flexcomp_open
+                              returns. An offset that 4,096 divides allows reads past the page cache */
+  FLEXCOMP_MEMORY = 2,     /* `nbytes` at `data`, which must live as long as the session, and do not count as its memory */
+  FLEXCOMP_READER = 3      /* a function gives them: decrypts, decompresses, unpacks */
+};
+
+/* Writes bytes of the weights file from `offset` on to `buffer`. Returns how many it wrote: `nbytes`, or fewer, and is called again
+ * for the rest. 0 and less fail the read: a negative number should be a negated errno value, and -ECANCELED cancels. `offset` and
+ * `nbytes` are multiples of 4,096 but at the end of the file and after fewer bytes; `nbytes` is at most a megabyte.
+ *
+ * A session calls it from one thread at a time: that of flexcomp_open, that of an inference, or one of its own, also between
+ * inferences. It must return, without an exception or longjmp, and not wait for a thread that waits for the session. No call may be
+ * made on its session but flexcomp_cancel, which fails the read as -ECANCELED does: others return FLEXCOMP_ERROR_INPUT. Opening fails
+ * with FLEXCOMP_ERROR_ARTIFACT where a read fails, the inference that needs the bytes with FLEXCOMP_ERROR_STORAGE, both with
+ * FLEXCOMP_CANCELLED where it is cancelled. FLEXCOMP_VERIFY notices wrong bytes; nothing notices bytes beyond `nbytes`. */
+typedef int64_t (*flexcomp_reader)(void *context, uint64_t offset, void *buffer, uint64_t nbytes);
+
+typedef struct flexcomp_source {
+  size_t size;               /* sizeof(flexcomp_source) */
+  flexcomp_source_kind kind;
+  int32_t descriptor;
+  uint64_t offset;
+  uint64_t nbytes;           /* exactly those of the weights file */
+  const void *data;
+  flexcomp_reader read;
+  void *context;             /* for `read` */
+} flexcomp_source;
+
+#define FLEXCOMP_FROM_DESCRIPTOR(descriptor, offset, nbytes) \
+  {sizeof(flexcomp_source), FLEXCOMP_DESCRIPTOR, (descriptor), (offset), (nbytes), NULL, NULL, NULL}
+#define FLEXCOMP_FROM_MEMORY(data, nbytes) {sizeof(flexcomp_source), FLEXCOMP_MEMORY, -1, 0, (nbytes), (data), NULL, NULL}
+#define FLEXCOMP_FROM_READER(read, context, nbytes) {sizeof(flexcomp_source), FLEXCOMP_READER, -1, 0, (nbytes), NULL, (read), (context)}
+
 typedef struct flexcomp_options {
   size_t size;             /* sizeof(flexcomp_options) */
   const char *weights;     /* the weights file; NULL: the library's path, with ".weights" instead of ".so" */
@@ -96,9 +132,10 @@ typedef struct flexcomp_options {
   const char *compute_cpus; /* cores for them, such as "4-7"; NULL: the big ones where cores differ, else any */
   const char *loader_cpus; /* cores for the thread that loads weights; NULL: a little one where cores differ, else any */
   double read_bandwidth;   /* imitates storage of so many bytes per second; 0: no limit */
+  const flexcomp_source *source; /* the weights, if they are in no file of their own, and `weights` is NULL. Copied */
 } flexcomp_options;
 
-#define FLEXCOMP_OPTIONS_INIT {sizeof(flexcomp_options), NULL, FLEXCOMP_BUDGET_DEFAULT, 0, 0, NULL, NULL, 0}
+#define FLEXCOMP_OPTIONS_INIT {sizeof(flexcomp_options), NULL, FLEXCOMP_BUDGET_DEFAULT, 0, 0, NULL, NULL, 0, NULL}
 
 /* Opens the compiled network in the shared library `library`, a path that ends in ".so". `options` may be NULL: the defaults. The
  * code of a library stays in the process after the session is closed. Sets `*session` to NULL when it fails. */

@@ -16,6 +16,7 @@ DEFAULT, SMALLEST, ALL = 0, 1, 2**64 - 1  # budgets
 INPUTS, OUTPUTS, STATES = range(3)
 FLOAT32, INT64 = 1, 12
 VERIFY, PAGE_CACHE, NO_AFFINITY, NO_WORK_STEALING = 1, 2, 4, 8
+DESCRIPTOR, MEMORY, READER = 1, 2, 3  # kinds of sources
 
 
 class Sized(ctypes.Structure):
@@ -25,10 +26,21 @@ class Sized(ctypes.Structure):
         super().__init__(size=members.pop("size", ctypes.sizeof(self)), **members)
 
 
+Reader = ctypes.CFUNCTYPE(c_int64, c_void_p, c_uint64, c_void_p, c_uint64)
+
+
+class Source(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("kind", c_int32), ("descriptor", c_int32), ("offset", c_uint64), ("nbytes", c_uint64),
+        ("data", c_void_p), ("read", Reader), ("context", c_void_p),
+    ]  # fmt: skip
+
+
 class Options(Sized):
     _fields_ = [
         ("size", c_size_t), ("weights", c_char_p), ("budget", c_uint64), ("flags", c_uint32), ("threads", c_int32),
         ("compute_cpus", c_char_p), ("loader_cpus", c_char_p), ("read_bandwidth", c_double),
+        ("source", POINTER(Source)),
     ]  # fmt: skip
 
 
@@ -130,8 +142,10 @@ def shape(*extents: int) -> ctypes.Array:
 
 
 def opened(library, **options) -> c_void_p:
-    """A session."""
+    """A session; `source` is a Source."""
     session = c_void_p()
+    if "source" in options:
+        options["source"] = ctypes.pointer(options["source"])
     done("open", str(library).encode(), byref(Options(**options)), byref(session))
     return session
 

@@ -15,7 +15,7 @@ from tests.kept import compiler, made
 SRC = Path(runtime_ext.__file__).parent / "src"
 _FFI = Path(tvm_ffi.__file__).parent
 # What the loader is made of.
-LOADER = ("storage/loader.cc", "memory/fresh_pages.cc", "threads/cpu_set.cc")
+LOADER = ("storage/loader.cc", "storage/read_errors.cc", "memory/fresh_pages.cc", "threads/cpu_set.cc")
 # What reads programs.
 READER = (
     *("program/plans.cc", "program/reader.cc", "program/check.cc", "program/tapes.cc"),

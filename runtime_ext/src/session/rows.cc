@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/error.h"
 #include "session/session.h"
 
 namespace flexcomp {
@@ -50,7 +49,7 @@ bool Session::FetchRows(const RowsFetch& fetch) {
     if (table.lanes > 1 && is_read(i, block)) continue;
     const uint64_t begin = table.at + block * table.block_nbytes, page = begin / kPage * kPage;
     const uint64_t nbytes = RoundUp(begin + table.block_nbytes, kPage) - page;
-    if (const int error = file_->ReadNow(page, fetch.staging, nbytes); error != 0) ThrowFetchError(begin, error);
+    if (const int error = file_->ReadNow(page, fetch.staging, nbytes); error != 0) file_->RaiseReadError(begin, error, "row " + std::to_string(RowAt(fetch, i)));
     const uint64_t first = std::min(block * table.lanes, table.rows - table.lanes);
     const uint64_t end = table.lanes > 1 ? fetch.count : i + 1;
     for (uint64_t k = i; k < end; ++k) {
@@ -63,15 +62,6 @@ bool Session::FetchRows(const RowsFetch& fetch) {
     fetched_total_.fetch_add(nbytes, std::memory_order_relaxed);
   }
   return true;
-}
-
-void Session::ThrowFetchError(uint64_t offset, int error) const {
-  loader_->RequireUnchanged();  // the better reason
-  if (error == ByteSource::kChanged)
-    RaiseError("StorageError", "the weights file ", file_->path(), " no longer holds what was verified when it was opened, at byte ",
-               offset, " of the data section or behind it: open the model again");
-  RaiseError("StorageError", "reading the weights file ", file_->path(), " failed at byte ", offset, " of the data section: ",
-             ErrnoText(error));
 }
 
 }  // namespace flexcomp

@@ -58,12 +58,12 @@ Kernels FindKernels(const Program& program, Processor& processor) {
 
 }  // namespace
 
-Session::Session(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options)
+Session::Session(std::shared_ptr<const Program> program, const WeightsSource& weights, const SessionOptions& options)
     : program_(std::move(program)),
       lane_(options.lane),
       placement_(PlaceThreads(*program_, options)),
       processor_(MakeProcessor(*program_, options, placement_)),
-      file_(std::make_unique<WeightsFile>(weights_path, *program_, options.storage)),
+      file_(std::make_unique<WeightsFile>(weights, *program_, options.storage)),
       wanted_(ChooseRung(options.budget)),
       rung_(wanted_),
       memory_(processor_->MakeMemory(OwnNbytes(rung_, {}))),
@@ -345,7 +345,7 @@ bool Session::EndLoads(bool done) {
     if (wanted_ < rung_ && Abandon()) state_changed_.notify_all();
   }
   const bool finished = done && loader_->Finish();
-  if (finished && fetched_.reads > 0) loader_->RequireUnchanged();
+  if (finished && fetched_.reads > 0) file_->RequireUnchanged();
   if (!finished) loader_->GiveUp();
   return finished;
 }

@@ -29,6 +29,7 @@
 #include "storage/loader.h"
 #include "storage/trace.h"
 #include "storage/weights_file.h"
+#include "storage/weights_source.h"
 #include "threads/cores.h"
 
 namespace flexcomp {
@@ -81,9 +82,9 @@ class Session {
   };
   using Owner = std::unique_ptr<Session, Deleter>;
 
-  // Throws ArtifactError, TargetError, BudgetError, InputError, ExecutionError. Every function here may also throw
-  // std::bad_alloc and std::system_error. No error leaves anything half done.
-  Session(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options);
+  // Throws ArtifactError, TargetError, BudgetError, InputError, ExecutionError, and CancelledError if a reader of weights cancels.
+  // Every function here may also throw std::bad_alloc and std::system_error. No error leaves anything half done.
+  Session(std::shared_ptr<const Program> program, const WeightsSource& weights, const SessionOptions& options);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -200,7 +201,6 @@ class Session {
   bool RunSteps(std::span<const Call> calls, double& stall_s);  // false: interrupted
   bool Replay(std::span<const Call> calls);  // the same, where everything is there and stays
   bool FetchRows(const RowsFetch& fetch);  // false: interrupted; throws StorageError
-  [[noreturn]] void ThrowFetchError(uint64_t offset, int error) const;
   size_t ChooseRung(uint64_t budget) const;
   // Calls with each state and its place in the arena, between inferences.
   template <typename Function>

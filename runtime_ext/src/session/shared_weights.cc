@@ -93,7 +93,7 @@ void Session::MakeShared(uint64_t shareable) {
     if (interrupt_.load(std::memory_order_relaxed)) Raise("Stopped", "the inference was stopped");
     for (; begun < std::min(pieces.size(), i + (ahead ? 2 : 1)); ++begun) reads.Begin(pieces[begun], target(begun));
     const PieceOfFile& piece = pieces[i];
-    if (const int error = reads.End(); error != 0) ThrowFetchError(piece.page(), error);
+    if (const int error = reads.End(); error != 0) file_->RaiseReadError(piece.page(), error, "layer " + layer.name);
     ++made_.reads;
     made_.bytes += piece.nbytes();
     fetched_total_.fetch_add(piece.nbytes(), std::memory_order_relaxed);
@@ -105,9 +105,9 @@ void Session::MakeShared(uint64_t shareable) {
       RaiseError("ExecutionError", "preparing weights failed: ", preparer_.Fault({.layer = one.layer}));
   }
   made_.busy_ns += reads.busy_ns();
-  loader_->RequireUnchanged();
+  file_->RequireUnchanged();
   if (digested != weights.offset + weights.stored_nbytes() || digest.Finish() != one.stored)
-    RaiseError("StorageError", "the weights file ", file_->path(), " does not hold the weights of layer ", layer.name,
+    RaiseError("StorageError", file_->name(), " does not hold the weights of layer ", layer.name,
                " that its library was built with: the file is damaged, or the library is wrong");
 }
 

@@ -11,12 +11,13 @@ namespace flexcomp {
 class ByteSource {
  public:
   static constexpr uint32_t kMostInFlight = 8;
-  static constexpr int kChanged = -1;  // where an errno value is returned: the source has changed since opening
+  // Where an errno value is returned: the source has changed since opening; it claims to have read more than was asked for.
+  static constexpr int kChanged = -1, kOverrun = -4;
 
   virtual ~ByteSource() = default;
 
   // Begins to fill [target, target + nbytes) from `offset` on; all three are multiples of kPage. Where the source
-  // ends inside the range, the rest of the target is not written. Never with kMostInFlight reads in flight.
+  // ends inside the range, the rest of the target holds anything. Never with kMostInFlight reads in flight.
   virtual void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept = 0;
   // Whether End would not have to wait. Only with reads in flight.
   virtual bool Ready() noexcept = 0;

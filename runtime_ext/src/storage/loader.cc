@@ -129,7 +129,7 @@ bool Loader::AwaitSlow(uint32_t need) {
 bool Loader::Finish() {
   const bool complete = (loaded_.Await(at_.operations + Size(at_.tape->operations)) && !interrupted()) || CheckFailure();
   // One check after all reads is enough: nobody has used the outputs yet. An interrupted inference may have outputs, too.
-  if (!complete || Own().counts.bytes > 0) RequireUnchanged();
+  if (!complete || Own().counts.bytes > 0) file_.RequireUnchanged();
   if (!complete) return false;
   if (!spans_.empty()) std::ranges::copy(Own().ahead, spans_.begin());
   at_ = After(at_);
@@ -169,22 +169,10 @@ bool Loader::CheckFailure() const {
   const Failure& failure = Own().failure;
   if (interrupted() || failure.error == 0) return false;
   if (failure.error == kUndelivered) delivery_->Throw();
-  RequireUnchanged();  // the better reason
   const Operation& operation = Own()[failure.operation];
-  if (failure.error == ByteSource::kChanged)
-    RaiseError("StorageError", "the weights file ", file_.path(), " no longer holds what was verified when it was opened, at byte ",
-               failure.offset, " of the data section or after it (load ", operation.load, "): open the model again");
-  if (failure.error == kUnprepared)
-    RaiseError("ExecutionError", "preparing weights failed (load ", operation.load, "): ", preparer_->Fault(operation));
-  RaiseError("StorageError", "reading the weights file ", file_.path(), " failed at byte ", failure.offset,
-             " of the data section (load ", operation.load, "): ", ErrnoText(failure.error));
-}
-
-void Loader::RequireUnchanged() const {
-  const int error = file_.Check();
-  if (error == ByteSource::kChanged)
-    RaiseError("StorageError", "the weights file ", file_.path(), " was changed while the session had it open: open the model again");
-  if (error != 0) RaiseError("StorageError", "cannot look at the weights file ", file_.path(), ": ", ErrnoText(error));
+  if (failure.error != kUnprepared) file_.RaiseReadError(failure.offset, failure.error, "load " + std::to_string(operation.load));
+  file_.RequireUnchanged();  // the better reason
+  RaiseError("ExecutionError", "preparing weights failed (load ", operation.load, "): ", preparer_->Fault(operation));
 }
 
 bool Loader::HelpPrepare(uint32_t need) noexcept {

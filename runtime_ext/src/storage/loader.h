@@ -111,9 +111,6 @@ class Loader {
   // have overwritten what others are made of.
   void GiveUp() noexcept;
 
-  // Throws StorageError if the file was changed since opening.
-  void RequireUnchanged() const;
-
   // Of the last finished inference, with operations ahead of it.
   const Counts& counts() const noexcept { return Own().counts; }
   // Since the loader was made.

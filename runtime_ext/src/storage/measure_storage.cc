@@ -50,7 +50,7 @@ double SmallReadSeconds(Loader& loader, std::span<const Operation> reads, std::s
 
 StorageRates MeasureStorage(const std::string& path, const CpuSet& cpus, double seconds) {
   auto source = std::make_unique<FileSource>(path, true);
-  const uint64_t nbytes = source->file_nbytes() / kPage * kPage;
+  const uint64_t nbytes = source->nbytes() / kPage * kPage;
   if (nbytes < kLarge) RaiseError("ArtifactError", path, " has ", nbytes, " bytes: too few to measure storage with");
   WeightsFile file(path, std::move(source));
   const Arena arena(kArena);

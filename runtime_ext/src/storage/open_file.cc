@@ -39,4 +39,11 @@ std::shared_ptr<const UniqueFd> OpenFile(const std::string& path, int flags, str
   return shared;
 }
 
+std::shared_ptr<const UniqueFd> OpenAgain(int descriptor, int flags, struct stat* status) {
+  if (auto file = OpenFile("/proc/self/fd/" + std::to_string(descriptor), flags, status)) return file;
+  UniqueFd copy(flags == 0 ? ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0) : -1);
+  if (copy.get() < 0 || ::fstat(copy.get(), status) != 0) return nullptr;
+  return std::make_shared<const UniqueFd>(std::move(copy));
+}
+
 }  // namespace flexcomp

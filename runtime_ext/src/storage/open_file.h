@@ -15,4 +15,8 @@ namespace flexcomp {
 // call this.
 std::shared_ptr<const UniqueFd> OpenFile(const std::string& path, int flags, struct stat* status);
 
+// The same for a file that is open under `descriptor`, whose own flags stay; without `flags`, the same description if the system does
+// not let this process open the file.
+std::shared_ptr<const UniqueFd> OpenAgain(int descriptor, int flags, struct stat* status);
+
 }  // namespace flexcomp

@@ -1,4 +1,4 @@
-// The weights file of a model: recognised at opening, verified on request, read by the loader.
+// The weights file of a model, wherever its bytes come from: recognised at opening, verified on request, read by the loader.
 // The format stands in flexcomp/program/weights_file.py, the authority.
 #pragma once
 
@@ -9,6 +9,7 @@
 
 #include "program/program.h"
 #include "storage/byte_source.h"
+#include "storage/weights_source.h"
 
 namespace flexcomp {
 
@@ -23,11 +24,11 @@ class VerifiedSource;
 
 class WeightsFile {
  public:
-  // Throws ArtifactError unless `path` is the file that the program was made with.
-  WeightsFile(const std::string& path, const Program& program, const StorageOptions& options);
+  // Throws ArtifactError unless the source has the file that the program was made with, and CancelledError if a reader cancels.
+  WeightsFile(const WeightsSource& source, const Program& program, const StorageOptions& options);
   // Whatever the source holds, without a header. For tests.
-  WeightsFile(std::string name, std::unique_ptr<ByteSource> source)
-      : path_(std::move(name)), header_nbytes_(0), source_(std::move(source)) {}
+  WeightsFile(const std::string& path, std::unique_ptr<ByteSource> source)
+      : name_(NameOf(path)), header_nbytes_(0), source_(std::move(source)) {}
 
   // As those of ByteSource, with offsets in the data section.
   void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
@@ -44,10 +45,15 @@ class WeightsFile {
   bool queued() const noexcept { return source_->queued(); }
   // Whether reads are verified, where that was requested; with nothing in flight.
   void Verify(bool verifies) noexcept;
-  const std::string& path() const noexcept { return path_; }
+  const std::string& name() const noexcept { return name_; }  // for messages
+
+  // Throws StorageError if the source was changed since opening.
+  void RequireUnchanged() const;
+  // Why a read at this offset failed, `of` what: throws StorageError, or CancelledError if a reader cancelled.
+  [[noreturn]] void RaiseReadError(uint64_t offset, int error, const std::string& of) const;
 
  private:
-  std::string path_;
+  std::string name_;
   uint64_t header_nbytes_;
   std::unique_ptr<ByteSource> source_;
   VerifiedSource* verified_ = nullptr;  // within `source_`
