@@ -8,6 +8,7 @@ parameters. Barriers are those of the PrimFunc: no pass adds any, and none lets 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ _CONFIG = {
     "tirx.disable_cse_tir": True,  # nvcc finds common subexpressions itself
     "tirx.UnrollLoop": {"explicit_unroll": False},  # and unrolls: sources stay short
 }
+_COMPILE = "tvm_callback_cuda_compile"
+_COMPILING = threading.Lock()  # while another function has that name
 _AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 _NAME = "kernel"
 # Threads that a multiprocessor is to hold at least, where a kernel does not say: each may have all the 255 registers of one.
@@ -71,12 +74,22 @@ def cuda_code(kernel: tirx.PrimFunc, architecture: Architecture, symbol: str = _
         module = tirx.transform.MakePackedAPI()(module)
         module = tirx.transform.BF16StorageLegalize()(module)
         device = {var: func for var, func in module.functions.items() if var.name_hint != symbol}
-        device = finalize_device_passes()(tvm.IRModule(device))
-        text = tvm.get_global_func("target.build.cuda")(device, target).inspect_source()
+        text = _source(finalize_device_passes()(tvm.IRModule(device)), target)
     integers = frozenset(i for i, param in enumerate(kernel.params) if not tirx.is_buffer_var(param))
     attrs = dict(kernel.attrs.items()) if kernel.attrs is not None else {}
     resident = int(attrs.get(RESIDENT, _RESIDENT_THREADS))
     return CudaCode(_functions(text, architecture, resident), launches, integers)
+
+
+def _source(device: tvm.IRModule, target: tvm.target.Target) -> str:
+    """CUDA C of device functions. Where TVM finds a GPU it would compile them as well, for one that may be another: not here."""
+    with _COMPILING:
+        compile_ = tvm.get_global_func(_COMPILE)
+        tvm.register_global_func(_COMPILE, lambda code: b"", override=True)
+        try:
+            return tvm.get_global_func("target.build.cuda")(device, target).inspect_source()
+        finally:
+            tvm.register_global_func(_COMPILE, compile_, override=True)
 
 
 def _passes() -> list[tvm.transform.Pass]:
