@@ -16,6 +16,7 @@ from pathlib import Path
 
 __all__ = [
     "build_runtime_object",
+    "has_cxx_library",
     "headers",
     "include_folders",
     "joined",
@@ -72,6 +73,12 @@ def tvm_ffi_library() -> Path:
     return Path(find_libtvm_ffi()).parent
 
 
+@functools.cache
+def has_cxx_library() -> bool:
+    """Whether the runtime's object for this machine holds its C++ library, LLVM's, as in published wheels."""
+    return b"_ZNSt3__1" in runtime_object().read_bytes()
+
+
 def link_options(tvm_ffi_folder: str | Path | None = None) -> list[str]:
     """Options of the C++ linker for a library that holds the runtime object.
 
@@ -80,7 +87,8 @@ def link_options(tvm_ffi_folder: str | Path | None = None) -> list[str]:
     folder = tvm_ffi_library() if tvm_ffi_folder is None else tvm_ffi_folder
     # nodelete: tvm_ffi's registry keeps pointers into the first model's code for the life of the process.
     # strip-debug: LLVM writes debug information for TVM's kernels, a fifth of a library, about lines that nobody wrote.
-    return [f"-L{folder}", "-ltvm_ffi", "-lstdc++", "-lpthread", "-ldl", "-Wl,-z,nodelete", "-Wl,--strip-debug"]
+    own = [] if tvm_ffi_folder is None and has_cxx_library() else ["-lstdc++"]
+    return [f"-L{folder}", "-ltvm_ffi", *own, "-lpthread", "-ldl", "-Wl,-z,nodelete", "-Wl,--strip-debug"]
 
 
 def sources() -> list[Path]:

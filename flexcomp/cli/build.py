@@ -157,7 +157,8 @@ def build(
         require_supported(resolved)
         if tf32:
             with_tf32(resolved)
-        require_linker(resolved)
+        if (note := require_linker(resolved)) is not None:
+            typer.echo(f"{model.name}: {note}", err=True)
 
         if probe is not False and target == "native" and rates is None:
             from flexcomp.compiler import probed_profile

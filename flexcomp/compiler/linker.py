@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -20,6 +21,9 @@ from flexcomp.cache import kept_file, trusted_folder
 from flexcomp.device import CompileTarget
 from flexcomp.errors import TargetError
 
+from .zig import is_zig, zig
+
+_log = logging.getLogger(__name__)
 _GOLD = "-fuse-ld=gold"
 _SAME_MACHINE = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an architecture
 
@@ -38,22 +42,33 @@ class Linker:
 
 
 def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
-    """The linker for a target: this machine's, or a cross compiler called TRIPLE-g++ or `compiler`.
+    """The linker for a target: `compiler`; this machine's, or a cross compiler called TRIPLE-g++; zig where that one is missing.
 
-    For another machine the runtime is compiled from its sources on first use and kept in the user's cache.
-    Raises TargetError if no compiler is there, naming the package to install.
+    For another machine, and for zig where another compiler made the runtime, that is compiled from its sources on first use
+    and kept in the user's cache. Raises TargetError if no compiler is there, naming the packages to install.
     """
-    machine, here = _machines(target)
-    if machine == here and compiler is None:
-        compiler = _require(cc.get_cc(), "g++")
-        options = (*_fast(compiler), *runtime_ext.link_options())
-        return Linker(_for_target(cc.create_shared, target), runtime_ext.runtime_object(), options)
-    compiler = cross_compiler(machine, compiler)
-    folder = runtime_cache(compiler)
-    runtime = kept_file(folder, "flexcomp_runtime.o", lambda scratch: _runtime(compiler, scratch / "flexcomp_runtime.o"))
-    kept_file(folder, "libtvm_ffi.so", lambda scratch: _name_only_library(compiler, scratch / "libtvm_ffi.so"))
+    command, links_own = _chosen(target, compiler)
+    _log.info("libraries for %s are linked by %s", target.triple, command)
+    if links_own:
+        options = (*_fast(command), *runtime_ext.link_options())
+        return Linker(_for_target(command, target), runtime_ext.runtime_object(), options)
+    folder = runtime_cache(command)
+    runtime = kept_file(folder, "flexcomp_runtime.o", lambda scratch: _runtime(command, scratch / "flexcomp_runtime.o"))
+    kept_file(folder, "libtvm_ffi.so", lambda scratch: _name_only_library(command, scratch / "libtvm_ffi.so"))
     # The stand-in for libtvm_ffi defines nothing, so the linker would drop the dependency.
-    return Linker(_for_target(compiler, target), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
+    return Linker(_for_target(command, target), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
+
+
+def _chosen(target: CompileTarget, compiler: str | None) -> tuple[str, bool]:
+    """The command that links, and whether it can link the runtime's object that came with flexcomp."""
+    machine, here = _machines(target)
+    if machine != here or compiler is not None:
+        return cross_compiler(machine, compiler), False
+    if (native := cc.get_cc()) is not None:
+        return _require(native, "g++"), True
+    if runtime_ext.has_cxx_library() and (linker := zig(machine, "cc")) is not None:
+        return linker, True
+    return native_compiler(), False
 
 
 @functools.cache
@@ -65,25 +80,27 @@ def _fast(compiler: str) -> tuple[str, ...]:
     return () if done.returncode else (_GOLD,)
 
 
-def _for_target(compiler: Callable | str, target: CompileTarget) -> Callable:
-    """A C++ compiler for TVM, which otherwise takes the machine of the build for the machine of the library."""
-    return cc.cross_compiler(compiler, get_target_triple=lambda: target.triple)
+def _for_target(command: str, target: CompileTarget) -> Callable:
+    """A linker for TVM, which otherwise takes the machine of the build for the machine of the library."""
+    return cc.cross_compiler(command, get_target_triple=lambda: target.triple)
 
 
-def require_linker(target: CompileTarget, compiler: str | None = None) -> None:
-    """Raise TargetError if `linker_for` would find no compiler, or one that cannot make a shared library."""
-    machine, here = _machines(target)
-    is_native = machine == here and compiler is None
-    compiler = _require(cc.get_cc(), "g++") if is_native else cross_compiler(machine, compiler)
-    # Another machine's runtime is compiled from its sources, in C++20.
-    source = "int flexcomp_trial;" if is_native else "#include <span>\nint flexcomp_trial;"
+def require_linker(target: CompileTarget, compiler: str | None = None) -> str | None:
+    """Raise TargetError if `linker_for` would find no compiler, or one that cannot make a shared library.
+
+    Returns a note for the user where zig takes the place of a missing compiler.
+    """
+    command, links_own = _chosen(target, compiler)
+    # Where the runtime is compiled from its sources, in C++20.
+    language, source = ("c", "") if links_own else ("c++", "#include <span>\n")
     with tempfile.TemporaryDirectory() as scratch:
-        language = [] if is_native else ["-std=c++20"]
-        command = [*compiler.split(), *language, "-shared", "-fPIC", "-x", "c++", "-", "-o", f"{scratch}/trial.so"]
-        done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+        options = [] if links_own else ["-std=c++20"]
+        trial = [*command.split(), *options, "-shared", "-fPIC", "-x", language, "-", "-o", f"{scratch}/trial.so"]
+        done = subprocess.run(trial, input=f"{source}int flexcomp_trial;\n", capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1]
-        raise TargetError(f"the C++ compiler {compiler} cannot make a shared library: {reason}")
+        raise TargetError(f"the C++ compiler {command} cannot make a shared library: {reason}")
+    return f"zig links the library: there is no C++ compiler for {_machines(target)[0]}" if is_zig(command) else None
 
 
 def _machines(target: CompileTarget) -> tuple[str, str]:
@@ -92,16 +109,25 @@ def _machines(target: CompileTarget) -> tuple[str, str]:
     return machine, here
 
 
+def native_compiler() -> str:
+    """This machine's C++ compiler, or zig; TargetError if both are missing."""
+    return _require(cc.get_cc() or zig(platform.machine()), "g++")
+
+
 def cross_compiler(machine: str, compiler: str | None = None) -> str:
-    """`compiler`, or the one that Debian calls MACHINE-linux-gnu-g++; TargetError if missing."""
-    return _require(f"{machine}-linux-gnu-g++" if compiler is None else compiler, f"g++-{machine}-linux-gnu".replace("_", "-"))
+    """`compiler`; or the one that Debian calls MACHINE-linux-gnu-g++, or zig; TargetError if missing."""
+    package = f"g++-{machine}-linux-gnu".replace("_", "-")
+    if compiler is None and shutil.which(f"{machine}-linux-gnu-g++") is None:
+        compiler = zig(machine)
+    return _require(f"{machine}-linux-gnu-g++" if compiler is None else compiler, package)
 
 
 def _require(compiler: str | None, package: str) -> str:
     if compiler is None or not compiler.split() or shutil.which(compiler.split()[0]) is None:
         named = f"the C++ compiler {compiler or 'without a name'} is missing"
         missing = "no C++ compiler is installed" if compiler is None else named
-        raise TargetError(f"cannot link a library: {missing}; on Debian: apt-get install {package}, or name another one")
+        ways = f"on Debian: apt-get install {package}, or anywhere: pip install ziglang, or name another one"
+        raise TargetError(f"cannot link a library: {missing}; {ways}")
     return compiler
 
 
