@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,7 +15,13 @@ from tests.api.prefix import cmake, environment, install
 from tests.cli.conftest import tiny_network
 from tests.conftest import ROOT
 
-EXAMPLE = ROOT / "examples" / "c" / "classify.c"
+EXAMPLES = ROOT / "examples" / "c"
+EXAMPLE = EXAMPLES / "classify.c"
+STRICT = "-std=c11 -Wall -Wextra -pedantic -Werror"
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None or not Path("/usr/include/openssl/evp.h").exists(),
+    reason="needs OpenSSL: apt-get install openssl libssl-dev",
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +51,7 @@ def test_a_prefix_has_what_programs_need_and_no_more(prefix):
 def test_the_example_by_pkg_config(prefix, pictures, tmp_path):
     folder, best = pictures
     program, env = tmp_path / "classify", environment(prefix)
-    strict = "-std=c11 -Wall -Wextra -pedantic -Werror"
-    line = f"cc {strict} {EXAMPLE} $(pkg-config --cflags --libs flexcomp) -o {program}"
+    line = f"cc {STRICT} {EXAMPLE} $(pkg-config --cflags --libs flexcomp) -o {program}"
     subprocess.run(line, shell=True, check=True, env=env)
 
     def run(*files):
@@ -57,6 +63,33 @@ def test_the_example_by_pkg_config(prefix, pictures, tmp_path):
     assert done.returncode == 1 and re.fullmatch(r"error: cannot open .*missing.so: No such file or directory\n", done.stderr)
     (tmp_path / "short").write_bytes(b"1234")
     assert run(folder / "tiny.so", tmp_path / "short").stderr == "error: a callback ended the inference\n"
+
+
+@needs_openssl
+def test_encrypted_weights(prefix, pictures, tmp_path):
+    folder, best = pictures
+    program, env = tmp_path / "encrypted", environment(prefix)
+    line = f"cc {STRICT} {EXAMPLES / 'encrypted.c'} $(pkg-config --cflags --libs flexcomp libcrypto) -o {program}"
+    subprocess.run(line, shell=True, check=True, env=env)
+    key, counter = bytes(range(32)), b"\xff" * 16  # which overflows
+    sealed = tmp_path / "sealed"
+    subprocess.run(
+        ["openssl", "enc", "-aes-256-ctr", "-K", key.hex(), "-iv", counter.hex(), "-in", folder / "tiny.weights", "-out", sealed],
+        check=True,
+    )
+    (tmp_path / "key").write_bytes(key + counter)
+    (tmp_path / "other").write_bytes(key + bytes(16))
+
+    def run(key):
+        return subprocess.run(
+            [program, folder / "tiny.so", sealed, tmp_path / key, folder / "picture"],
+            env=env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    done = run("key")
+    assert (done.returncode, done.stderr) == (0, "") and re.match(rf"class {best}, score", done.stdout)
+    done = run("other")
+    assert done.returncode == 1 and "the weights source (reader) is damaged or belongs to another model" in done.stderr
 
 
 def test_the_example_by_cmake(prefix, pictures, tmp_path):
