@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "api/members.h"
 #include "api/sessions.h"
 #include "api/status.h"
 #include "api/structs.h"
@@ -21,10 +22,26 @@ void RequireShape(uint32_t shape) {
 template <typename Count>
 flexcomp_status GiveCount(flexcomp_session* session, uint32_t* count, const Count& of) noexcept {
   return Guarded([&] {
-    const std::shared_ptr<Session> found = Find(session);
+    const std::shared_ptr<const Opened> found = FindOpened(session);
     RequirePointer(count, "count");
     *count = static_cast<uint32_t>(of(found->program()));
   });
+}
+
+flexcomp_stats StatsOf(Session& session) {
+  const Session::State state = session.state();
+  flexcomp_stats made{};
+  made.runs = state.stats.runs;
+  made.restarts = state.stats.restarts;
+  made.total_bytes_read = state.stats.total_bytes_read;
+  made.resident = session.ResidentArena();
+  made.threads = state.placement.threads;
+  made.direct = state.direct;
+  made.bytes_read = state.stats.bytes_read;
+  made.reads = state.stats.reads;
+  made.latency_s = state.stats.latency_s;
+  made.stall_s = state.stats.stall_s;
+  return made;
 }
 
 }  // namespace
@@ -43,7 +60,7 @@ flexcomp_status flexcomp_tensor_count(flexcomp_session* session, flexcomp_kind k
 flexcomp_status flexcomp_describe_tensor(flexcomp_session* session, flexcomp_kind kind, uint32_t index, uint32_t shape,
                                          flexcomp_tensor_info* info) {
   return api::Guarded([&] {
-    const std::shared_ptr<Session> found = api::Find(session);
+    const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
     api::RequireShape(shape);
     const api::Described described = api::At(found->program(), kind, index);
     const TensorType& type = described.type;
@@ -59,7 +76,7 @@ flexcomp_status flexcomp_describe_tensor(flexcomp_session* session, flexcomp_kin
 
 flexcomp_status flexcomp_find_tensor(flexcomp_session* session, flexcomp_kind kind, const char* name, uint32_t* index) {
   return api::Guarded([&] {
-    const std::shared_ptr<Session> found = api::Find(session);
+    const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
     api::RequirePointer(name, "name");
     api::RequirePointer(index, "index");
     const Program& program = found->program();
@@ -80,7 +97,7 @@ flexcomp_status flexcomp_budget_count(flexcomp_session* session, uint32_t shape,
 
 flexcomp_status flexcomp_describe_budget(flexcomp_session* session, uint32_t shape, uint32_t index, flexcomp_budget_info* info) {
   return api::Guarded([&] {
-    const std::shared_ptr<Session> found = api::Find(session);
+    const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
     api::RequireShape(shape);
     const auto& rungs = found->program().rungs;
     if (index >= rungs.size()) RaiseError("InputError", "there is no budget ", index, ": the network has ", rungs.size());
@@ -98,27 +115,16 @@ flexcomp_status flexcomp_describe_budget(flexcomp_session* session, uint32_t sha
 
 flexcomp_status flexcomp_current_budget(flexcomp_session* session, uint32_t* index) {
   return api::Guarded([&] {
-    const std::shared_ptr<Session> found = api::Find(session);
+    const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
     api::RequirePointer(index, "index");
-    *index = static_cast<uint32_t>(found->state().rung);
+    *index = static_cast<uint32_t>(found->member != nullptr ? found->member->rung() : found->session->state().rung);
   });
 }
 
 flexcomp_status flexcomp_get_stats(flexcomp_session* session, flexcomp_stats* stats) {
   return api::Guarded([&] {
-    const std::shared_ptr<Session> found = api::Find(session);
-    const Session::State state = found->state();
-    flexcomp_stats made{};
-    made.runs = state.stats.runs;
-    made.restarts = state.stats.restarts;
-    made.total_bytes_read = state.stats.total_bytes_read;
-    made.resident = found->ResidentArena();
-    made.threads = state.placement.threads;
-    made.direct = state.direct;
-    made.bytes_read = state.stats.bytes_read;
-    made.reads = state.stats.reads;
-    made.latency_s = state.stats.latency_s;
-    made.stall_s = state.stats.stall_s;
+    const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
+    const flexcomp_stats made = found->member != nullptr ? found->member->Stats() : api::StatsOf(*found->session);
     api::Give(stats, made, sizeof made, "stats");
   });
 }

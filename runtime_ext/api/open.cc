@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "api/budgets.h"
+#include "api/members.h"
+#include "api/opening.h"
 #include "api/sessions.h"
 #include "api/status.h"
 #include "api/structs.h"
@@ -21,25 +23,11 @@ namespace {
 
 constexpr uint32_t kFlags = FLEXCOMP_VERIFY | FLEXCOMP_PAGE_CACHE | FLEXCOMP_NO_AFFINITY | FLEXCOMP_NO_WORK_STEALING;
 
-std::shared_ptr<const Program> ProgramOf(const LoadedLibrary& library, const std::string& given) {
-  const std::string_view kind = library.program->kind();
-  if (kind != FLEXCOMP_PROGRAM_KIND)
-    RaiseError(kUnsupported, given, " was built by another version of flexcomp (", kind, ", and this version runs ", FLEXCOMP_PROGRAM_KIND,
-               "): build it again");
-  const auto blob = library.program->GetFunction("blob");
-  if (!blob.has_value()) RaiseError("ArtifactError", given, " does not give its program: build it again");
-  return DecodeProgram((*blob)().cast<tvm::ffi::Bytes>());
-}
-
 constexpr size_t kFirstOptions = offsetof(flexcomp_options, source);  // the size of the first version
 
 CpuSet CpusOf(const char* list) { return list == nullptr ? CpuSet() : CpuSet::Parse(list); }
 
 SessionOptions OptionsOf(const flexcomp_options& given, const std::string& library, const Program& program) {
-  if ((given.flags & ~kFlags) != 0) RaiseError("InputError", "there are no flags ", given.flags & ~kFlags, " of options");
-  if (given.threads < 0) RaiseError("InputError", "cannot run on ", given.threads, " threads");
-  if (!std::isfinite(given.read_bandwidth) || given.read_bandwidth < 0)
-    RaiseError("InputError", "option \"read_bandwidth\" must be a number of bytes per second");
   SessionOptions options;
   options.library_path = library;
   options.budget = BudgetOf(given.budget, program);
@@ -55,6 +43,27 @@ SessionOptions OptionsOf(const flexcomp_options& given, const std::string& libra
 }
 
 }  // namespace
+
+std::shared_ptr<const Program> ProgramOf(const LoadedLibrary& library, const std::string& given) {
+  const std::string_view kind = library.program->kind();
+  if (kind != FLEXCOMP_PROGRAM_KIND)
+    RaiseError(kUnsupported, given, " was built by another version of flexcomp (", kind, ", and this version runs ", FLEXCOMP_PROGRAM_KIND,
+               "): build it again");
+  const auto blob = library.program->GetFunction("blob");
+  if (!blob.has_value()) RaiseError("ArtifactError", given, " does not give its program: build it again");
+  return DecodeProgram((*blob)().cast<tvm::ffi::Bytes>());
+}
+
+flexcomp_options TakenOptions(const flexcomp_options* options) {
+  if (options == nullptr) return FLEXCOMP_OPTIONS_INIT;
+  const flexcomp_options given = Taken(options, kFirstOptions, "options");
+  if ((given.flags & ~kFlags) != 0) RaiseError("InputError", "there are no flags ", given.flags & ~kFlags, " of options");
+  if (given.threads < 0) RaiseError("InputError", "cannot run on ", given.threads, " threads");
+  if (!std::isfinite(given.read_bandwidth) || given.read_bandwidth < 0)
+    RaiseError("InputError", "option \"read_bandwidth\" must be a number of bytes per second");
+  return given;
+}
+
 }  // namespace flexcomp::api
 
 using namespace flexcomp;
@@ -64,7 +73,7 @@ flexcomp_status flexcomp_open(const char* path, const flexcomp_options* given, f
   return api::Guarded([&] {
     api::RequirePointer(session, "session");
     api::RequirePointer(path, "library");
-    const flexcomp_options options = given == nullptr ? flexcomp_options FLEXCOMP_OPTIONS_INIT : api::Taken(given, api::kFirstOptions, "options");
+    const flexcomp_options options = api::TakenOptions(given);
     const LoadedLibrary library = LoadLibrary(path);
     std::shared_ptr<const Program> program = api::ProgramOf(library, path);
     const SessionOptions made = api::OptionsOf(options, library.path, *program);
@@ -77,6 +86,10 @@ flexcomp_status flexcomp_open(const char* path, const flexcomp_options* given, f
 
 flexcomp_status flexcomp_close(flexcomp_session* session) {
   return api::Guarded([&] {
-    if (session != nullptr) api::Forget(session)->Close();
+    if (session == nullptr) return;
+    const std::shared_ptr<const api::Opened> found = api::FindOpenedToWait(session);
+    if (found->member != nullptr) found->member->Remove();
+    if (!api::Forget(session)) Raise(api::kClosed, "the session is closed");
+    if (found->session != nullptr) found->session->Close();
   });
 }

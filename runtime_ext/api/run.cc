@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api/budgets.h"
+#include "api/members.h"
 #include "api/sessions.h"
 #include "api/status.h"
 #include "api/structs.h"
@@ -51,12 +52,12 @@ using namespace flexcomp;
 flexcomp_status flexcomp_run(flexcomp_session* session, const flexcomp_tensor* inputs, uint32_t input_count, const flexcomp_tensor* outputs,
                              uint32_t output_count) {
   return api::Guarded([&] {
-    const std::shared_ptr<Session> found = api::FindToWait(session);
-    const Program& program = found->program();
-    if (input_count != program.inputs.size())
-      RaiseError("InputError", "the network has ", program.inputs.size(), " inputs, not ", input_count);
-    const api::Bound taken(program, FLEXCOMP_INPUT, inputs, input_count), given(program, FLEXCOMP_OUTPUT, outputs, output_count);
-    found->Run(taken.tensors(), given.tensors());
+    const std::shared_ptr<const api::Opened> found = api::FindOpenedToWait(session);
+    const api::Ports ports(found->program(), inputs, input_count, outputs, output_count);
+    if (found->member != nullptr)
+      found->member->Run(ports.inputs, ports.outputs);
+    else
+      found->session->Run(ports.inputs.tensors(), ports.outputs.tensors());
   });
 }
 

@@ -1,82 +1,66 @@
 #include "api/sessions.h"
 
-#include <algorithm>
-#include <mutex>
 #include <utility>
-#include <vector>
 
+#include "api/handles.h"
+#include "api/members.h"
 #include "api/status.h"
 #include "base/error.h"
-#include "base/fork_mutex.h"
 
 namespace flexcomp::api {
 namespace {
 
-struct Kept {
-  uintptr_t number;
-  std::shared_ptr<Session> session;
-};
-
-// A forked process finds it whole. Never destroyed: sessions that nobody closed end with the process.
-std::vector<Kept>& All() {
-  static auto* const all = new std::vector<Kept>;
+Handles<flexcomp_session, const Opened>& All() {
+  static auto* const all = new Handles<flexcomp_session, const Opened>("the session is closed, or was never open");
   return *all;
 }
 
 thread_local InCallback* innermost = nullptr;
 
-// While the mutex is held.
-std::vector<Kept>::iterator Search(flexcomp_session* handle) {
-  const auto found = std::ranges::find(All(), reinterpret_cast<uintptr_t>(handle), &Kept::number);
-  if (found == All().end()) Raise(kClosed, "the session is closed, or was never open");
-  return found;
-}
-
-std::shared_ptr<Session> FindAnywhere(flexcomp_session* handle) {
-  const std::lock_guard lock(ForkMutex::Get());
-  return Search(handle)->session;
-}
-
-void RequireOutside(const Session& session) {
-  if (InCallback::Of(session, false) != nullptr)
-    Raise("InputError", "this call waits for the inference in progress, from a callback of which it is made");
+InCallback* CallbackOf(const Opened& opened, bool readers_only) noexcept {
+  return opened.session == nullptr ? nullptr : InCallback::Of(*opened.session, readers_only);
 }
 
 }  // namespace
 
-flexcomp_session* Keep(Session::Owner owner) {
-  static uintptr_t last = 0;
-  std::shared_ptr<Session> session(std::move(owner));
-  const std::lock_guard lock(ForkMutex::Get());
-  All().push_back({last + 1, std::move(session)});
-  return reinterpret_cast<flexcomp_session*>(++last);
+const Program& Opened::program() const noexcept { return session != nullptr ? session->program() : member->program(); }
+
+flexcomp_session* Keep(Session::Owner owner) { return All().Keep(std::make_shared<const Opened>(Opened{std::move(owner)})); }
+flexcomp_session* Keep(std::shared_ptr<Member> member) { return All().Keep(std::make_shared<const Opened>(Opened{nullptr, std::move(member)})); }
+
+std::shared_ptr<const Opened> FindOpened(flexcomp_session* handle) {
+  std::shared_ptr<const Opened> opened = All().Find(handle);
+  if (CallbackOf(*opened, true) != nullptr) Raise("InputError", "this call is made from the reader of its session's weights");
+  return opened;
 }
 
-std::shared_ptr<Session> Find(flexcomp_session* handle) {
-  std::shared_ptr<Session> session = FindAnywhere(handle);
-  if (InCallback::Of(*session, true) != nullptr) Raise("InputError", "this call is made from the reader of its session's weights");
-  return session;
+std::shared_ptr<const Opened> FindOpenedToWait(flexcomp_session* handle) {
+  std::shared_ptr<const Opened> opened = All().Find(handle);
+  if (CallbackOf(*opened, false) != nullptr)
+    Raise("InputError", "this call waits for the inference in progress, from a callback of which it is made");
+  return opened;
 }
 
 std::shared_ptr<Session> FindToWait(flexcomp_session* handle) {
-  std::shared_ptr<Session> session = FindAnywhere(handle);
-  RequireOutside(*session);
-  return session;
+  const std::shared_ptr<const Opened> opened = FindOpenedToWait(handle);
+  if (opened->session == nullptr) Raise(kUnsupported, "the session is a member of a pool, which decides this itself");
+  return opened->session;
 }
 
 void Cancel(flexcomp_session* handle) {
-  const std::shared_ptr<Session> session = FindAnywhere(handle);
-  if (InCallback* const reader = InCallback::Of(*session, true)) reader->Cancel();
-  else session->Cancel();
+  const std::shared_ptr<const Opened> opened = All().Find(handle);
+  if (InCallback* const reader = CallbackOf(*opened, true))
+    reader->Cancel();
+  else if (opened->member != nullptr)
+    opened->member->Cancel();
+  else
+    opened->session->Cancel();
 }
 
-std::shared_ptr<Session> Forget(flexcomp_session* handle) {
-  const std::lock_guard lock(ForkMutex::Get());
-  const auto found = Search(handle);
-  RequireOutside(*found->session);
-  std::shared_ptr<Session> session = std::move(found->session);
-  All().erase(found);
-  return session;
+bool Forget(flexcomp_session* handle) noexcept { return All().Drop(handle) != nullptr; }
+
+void ForgetMembers(const void* pool) noexcept {
+  All().ForgetAll([pool](const Opened& opened) noexcept { return opened.member != nullptr && &opened.member->pool() == pool; });
 }
 
 InCallback::InCallback(const Session* session, Kind kind) noexcept

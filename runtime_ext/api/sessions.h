@@ -3,28 +3,44 @@
 
 #include <flexcomp.h>
 
-#include <cstdint>
 #include <memory>
 
 #include "session/session.h"
 
 namespace flexcomp::api {
 
-// Keeps a session, and returns its handle, which is nobody else's in the life of the process. Throws std::bad_alloc.
-flexcomp_session* Keep(Session::Owner session);
+class Member;
 
-// The session of a handle, which lives at least as long as the result. Throws an error of kind Closed, and InputError while a reader of
+// The network of a handle: a session of its own, or a member of a pool.
+struct Opened {
+  std::shared_ptr<Session> session;  // nullptr: a member
+  std::shared_ptr<Member> member{};
+
+  const Program& program() const noexcept;
+};
+
+// Keeps it, and returns its handle, which is nobody else's in the life of the process. Throws std::bad_alloc.
+flexcomp_session* Keep(Session::Owner session);
+flexcomp_session* Keep(std::shared_ptr<Member> member);
+
+// The network of a handle, which lives at least as long as the result. Throws an error of kind Closed, and InputError while a reader of
 // its weights runs in this thread: another thread may wait for the reader, and hold what the call needs.
-std::shared_ptr<Session> Find(flexcomp_session* handle);
+std::shared_ptr<const Opened> FindOpened(flexcomp_session* handle);
 
 // The same, for calls that wait for the inference in progress. Throws InputError in any callback of this session, which would wait
 // for itself.
+std::shared_ptr<const Opened> FindOpenedToWait(flexcomp_session* handle);
+
+// The same, of a session of its own. Throws an error of kind Unsupported for a member of a pool.
 std::shared_ptr<Session> FindToWait(flexcomp_session* handle);
 
-// From now on the handle is nobody's. Throws as FindToWait.
-std::shared_ptr<Session> Forget(flexcomp_session* handle);
+// From now on the handle is nobody's; whether it was somebody's.
+bool Forget(flexcomp_session* handle) noexcept;
 
-// Cancels the inference of a handle's session; in a reader of its weights, the read. Throws an error of kind Closed.
+// From now on no handle is a member of the pool.
+void ForgetMembers(const void* pool) noexcept;
+
+// Cancels the inference of a handle's session, or member; in a reader of its weights, the read. Throws an error of kind Closed.
 void Cancel(flexcomp_session* handle);
 
 // While it lives, the calling thread is in a callback of the session; nullptr: of a session that nobody has a handle of yet.

@@ -27,6 +27,7 @@ constexpr Named kStatuses[] = {
     {nullptr, FLEXCOMP_ERROR_OUT_OF_MEMORY, "OUT_OF_MEMORY"},
     {kUnsupported, FLEXCOMP_ERROR_UNSUPPORTED, "UNSUPPORTED"},
     {kClosed, FLEXCOMP_ERROR_CLOSED, "CLOSED"},
+    {"RefusedError", FLEXCOMP_REFUSED, "REFUSED"},
 };
 
 bool Continues(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }  // a character of UTF-8

@@ -92,4 +92,16 @@ Bound::Bound(const Program& program, flexcomp_kind kind, const flexcomp_tensor* 
   }
 }
 
+namespace {
+
+uint32_t RequireInputs(const Program& program, uint32_t count) {
+  if (count != program.inputs.size()) RaiseError("InputError", "the network has ", program.inputs.size(), " inputs, not ", count);
+  return count;
+}
+
+}  // namespace
+
+Ports::Ports(const Program& program, const flexcomp_tensor* in, uint32_t input_count, const flexcomp_tensor* out, uint32_t output_count)
+    : inputs(program, FLEXCOMP_INPUT, in, RequireInputs(program, input_count)), outputs(program, FLEXCOMP_OUTPUT, out, output_count) {}
+
 }  // namespace flexcomp::api

@@ -39,4 +39,11 @@ class Bound {
   std::vector<const DLTensor*> pointers_;
 };
 
+// All inputs of an inference, and the first outputs. Throws as Bound, and InputError for another number of inputs.
+struct Ports {
+  Ports(const Program& program, const flexcomp_tensor* inputs, uint32_t input_count, const flexcomp_tensor* outputs, uint32_t output_count);
+
+  Bound inputs, outputs;
+};
+
 }  // namespace flexcomp::api

@@ -13,8 +13,8 @@
  * progress; all others return at once. A call that waits may not be made from a callback of the same session, where it returns
  * FLEXCOMP_ERROR_INPUT; no call may be made from a signal handler.
  *
- * Handles. A session is a number in the shape of a pointer, and numbers are not used again: a call on a session that is closed or
- * was never open returns FLEXCOMP_ERROR_CLOSED. A session cannot be used in a forked process.
+ * Handles. Sessions, pools and requests are numbers in the shape of pointers, and numbers are not used again: a call on one that is
+ * closed or was never open returns FLEXCOMP_ERROR_CLOSED. None can be used in a forked process, only closed.
  *
  * Strings are UTF-8 and end with a zero. Those that the library gives live as long as the session.
  *
@@ -56,7 +56,8 @@ enum {
   FLEXCOMP_ERROR_OUT_OF_MEMORY = 8, /* the process has no memory besides the budget */
   FLEXCOMP_ERROR_UNSUPPORTED = 9,   /* the library was built by a version of flexcomp that this one does not run, or this
                                        version does not have what is asked for */
-  FLEXCOMP_ERROR_CLOSED = 10        /* the session is closed, or was never open */
+  FLEXCOMP_ERROR_CLOSED = 10,       /* the session, pool or request is closed, or was never open */
+  FLEXCOMP_REFUSED = 11             /* a pool does not take the request: too many wait, or its deadline would pass, or has passed */
 };
 
 /* Why the last call of this thread that did not return FLEXCOMP_OK failed: one line, at most 1,023 bytes. Valid until the thread
@@ -276,6 +277,119 @@ typedef struct flexcomp_stats {
 } flexcomp_stats;
 
 FLEXCOMP_API flexcomp_status flexcomp_get_stats(flexcomp_session *session, flexcomp_stats *stats);
+
+/* ----------------------------------------------------------------------------- pools: several networks in one budget */
+
+/* Networks of a pool take turns in lanes, and share the budget: each is on the plan with which the sum of rate * urgency * latency is
+ * least. A network is used through a session, its member. Members describe tensors and budgets, run, are cancelled, give statistics
+ * and are closed like any session; flexcomp_current_budget is what the pool chose. All other calls return FLEXCOMP_ERROR_UNSUPPORTED:
+ * the pool sets their budgets, and loads them. */
+typedef struct flexcomp_pool flexcomp_pool;
+
+typedef struct flexcomp_pool_options {
+  size_t size;     /* sizeof(flexcomp_pool_options) */
+  uint64_t budget; /* bytes for all networks together; there are no named ones */
+  uint32_t lanes;  /* inferences at a time, each on cores of its own; 0: 1 */
+  int32_t threads; /* that compute in each lane; 0: one for each of its cores */
+  uint32_t queue;  /* requests of a member that may wait; 0: 64 */
+  uint32_t flags;  /* 0 */
+} flexcomp_pool_options;
+
+#define FLEXCOMP_POOL_OPTIONS_INIT(budget) {sizeof(flexcomp_pool_options), (budget), 0, 0, 0, 0}
+
+/* Opens a pool without networks. Sets `*pool` to NULL when it fails. */
+FLEXCOMP_API flexcomp_status flexcomp_pool_open(const flexcomp_pool_options *options, flexcomp_pool **pool);
+
+/* Closes the members, too. Requests that wait fail; inferences in progress go on to their end. Waits for them; cancel before if you do
+ * not want to. NULL is nothing to close, and FLEXCOMP_OK. */
+FLEXCOMP_API flexcomp_status flexcomp_pool_close(flexcomp_pool *pool);
+
+typedef struct flexcomp_member_options {
+  size_t size;                     /* sizeof(flexcomp_member_options) */
+  const flexcomp_options *session; /* NULL: the defaults. Budget, threads and compute_cpus are the pool's, and stay unset here;
+                                      weights are in a file: FLEXCOMP_ERROR_UNSUPPORTED for a `source` */
+  double urgency;                  /* what a second of its latency costs, next to the other members'; 0: 1 */
+  double rate;                     /* requests per second; 0: as they are counted */
+  double deadline_s;               /* for requests that give none, in seconds after they are made; 0: none */
+  uint64_t keep;                   /* no more bytes than these stay in memory between its inferences; 0: its share of the budget */
+} flexcomp_member_options;
+
+#define FLEXCOMP_MEMBER_OPTIONS_INIT {sizeof(flexcomp_member_options), NULL, 0, 0, 0, 0}
+
+/* Adds a network to a pool, under a name that no other member has, for messages. `options` may be NULL: the defaults. Members of the
+ * same library, weights and session options are held once, unless they keep states. FLEXCOMP_ERROR_BUDGET: the budget is too small for
+ * one more, and the message says the smallest. Sets `*session` to NULL when it fails. flexcomp_close removes a member: its requests
+ * that wait fail with FLEXCOMP_ERROR_INPUT, and the one that runs goes on to its end. */
+FLEXCOMP_API flexcomp_status flexcomp_pool_add(flexcomp_pool *pool, const char *name, const char *library,
+                                               const flexcomp_member_options *options, flexcomp_session **session);
+
+/* Shares another budget among the members. When this returns, no more memory is held; inferences that had to give memory back begin
+ * anew. Waits for them to end where they cannot. */
+FLEXCOMP_API flexcomp_status flexcomp_pool_set_budget(flexcomp_pool *pool, uint64_t budget);
+
+typedef struct flexcomp_pool_stats {
+  size_t size;       /* sizeof(flexcomp_pool_stats); set it before the call */
+  uint64_t budget;   /* bytes */
+  uint64_t planned;  /* of it, that the members' plans take together */
+  uint64_t claimed;  /* bytes that are held now, or by the end of inferences in progress */
+  uint64_t resident; /* bytes of them that are in memory */
+  uint64_t shared;   /* bytes held for weights that several members have */
+  uint64_t least;    /* the smallest budget for these members */
+  uint64_t most;     /* the one with which everything stays in memory */
+  uint32_t members;
+  uint32_t lanes;
+} flexcomp_pool_stats;
+
+FLEXCOMP_API flexcomp_status flexcomp_pool_get_stats(flexcomp_pool *pool, flexcomp_pool_stats *stats);
+
+typedef struct flexcomp_member_stats {
+  size_t size;        /* sizeof(flexcomp_member_stats); set it before the call */
+  uint64_t requests;  /* since it was added, flexcomp_run included: all of */
+  uint64_t completed; /* that ran, */
+  uint64_t failed;    /* that ran with an error, or waited when the member or the pool was closed, */
+  uint64_t cancelled; /* by a call, */
+  uint64_t refused;   /* when they were made, */
+  uint64_t dropped;   /* because their deadline passed before they began, */
+  uint64_t waiting;   /* now, */
+  uint64_t running;   /* and now */
+  uint64_t missed;    /* deadlines that passed: of the completed and the dropped */
+  uint64_t kept;      /* bytes that stay in memory between its inferences */
+  double wait_s;      /* of the last inference, before it began */
+} flexcomp_member_stats;
+
+/* Of a member of a pool; flexcomp_get_stats has the times and reads of its inferences. */
+FLEXCOMP_API flexcomp_status flexcomp_member_get_stats(flexcomp_session *session, flexcomp_member_stats *stats);
+
+/* A request is an inference of a member whose caller does not wait. */
+typedef struct flexcomp_request flexcomp_request;
+
+enum { FLEXCOMP_LATE = 1 /* a flag of flexcomp_request_options: run it after its deadline, too, rather than refuse it */ };
+
+typedef struct flexcomp_request_options {
+  size_t size;       /* sizeof(flexcomp_request_options) */
+  double deadline_s; /* seconds from now; 0: the member's */
+  uint32_t flags;    /* FLEXCOMP_LATE */
+  uint32_t reserved; /* 0 */
+} flexcomp_request_options;
+
+#define FLEXCOMP_REQUEST_OPTIONS_INIT {sizeof(flexcomp_request_options), 0, 0, 0}
+
+/* Makes a request, with tensors as flexcomp_run takes them. The arrays are read here; the memory of the tensors is read and written
+ * until flexcomp_wait returns, or the member or the pool is closed. Earlier deadlines come first; short and urgent ones among the
+ * rest. FLEXCOMP_REFUSED: too many wait, or it would miss its deadline, or make another miss its own; the message says when to try
+ * again. `options` may be NULL: the defaults. Sets `*request` to NULL when it fails. Of flexcomp_run on a member the same is true. */
+FLEXCOMP_API flexcomp_status flexcomp_submit(flexcomp_session *session, const flexcomp_tensor *inputs, uint32_t input_count,
+                                             const flexcomp_tensor *outputs, uint32_t output_count,
+                                             const flexcomp_request_options *options, flexcomp_request **request);
+
+/* Waits until the request is over, and closes it, whatever the outcome: that of its inference, FLEXCOMP_CANCELLED, FLEXCOMP_REFUSED
+ * where its deadline passed before it began, FLEXCOMP_ERROR_INPUT where its member was closed, or FLEXCOMP_ERROR_EXECUTION where the
+ * pool was. Only one thread may wait for a request: for others this is FLEXCOMP_ERROR_INPUT. */
+FLEXCOMP_API flexcomp_status flexcomp_wait(flexcomp_request *request);
+
+/* Ends a request: one that runs as flexcomp_cancel does, one that waits at once. Nobody waits here; flexcomp_wait tells whether it
+ * came in time. */
+FLEXCOMP_API flexcomp_status flexcomp_cancel_request(flexcomp_request *request);
 
 #ifdef __cplusplus
 }

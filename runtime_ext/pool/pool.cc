@@ -165,7 +165,20 @@ void Pool::Remove(const std::string& name) {
   const std::lock_guard changes(changes_);
   Lock lock(mutex_);
   RequireOpen();
-  const uint32_t number = roster_.NumberOf(name);
+  RemoveNow(roster_.NumberOf(name), lock);
+}
+
+bool Pool::Remove(uint32_t number) {
+  RequireThisProcess();
+  const std::lock_guard changes(changes_);
+  Lock lock(mutex_);
+  RequireOpen();
+  if (!roster_.Find(number)) return false;
+  RemoveNow(number, lock);
+  return true;
+}
+
+void Pool::RemoveNow(uint32_t number, Lock& lock) {
   const std::shared_ptr<Model> model = roster_.Find(number);
   Roster roster = roster_;
   roster.Erase(number);

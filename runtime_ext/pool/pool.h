@@ -65,6 +65,7 @@ class Pool {
                const std::string& weights, const tvm::ffi::json::Object& session_options);
   // Its requests that wait fail; that which runs ends.
   void Remove(const std::string& name);
+  bool Remove(uint32_t number);  // false: there is no model of this number any more
   // When this returns, no more is held. Inferences that have to give back memory begin anew. Throws BudgetError where
   // the budget is too small for the models.
   void SetBudget(uint64_t budget);
@@ -88,6 +89,8 @@ class Pool {
   Answer Wait(uint64_t ticket);
   // Whether the request ends as cancelled: it is not begun, or ends after the running kernel.
   bool Cancel(uint64_t ticket);
+  // The request of the model that runs, if one does: the same.
+  void CancelRunning(uint32_t model);
   // No one will ask for the request: the same.
   void Forget(uint64_t ticket) noexcept;
   // Waits for a finished request among those to be collected. One thread calls this, and forgets the request before
@@ -105,6 +108,9 @@ class Pool {
   tvm::ffi::json::Object Plan();
   // `at_once`: all of one moment, for which requests wait while memory is looked through.
   tvm::ffi::json::Object Stats(bool at_once = true);
+  // Those of one model, with "resident_bytes" of its session and "session", what that says of itself; none: there is no model of
+  // this number any more.
+  std::optional<tvm::ffi::json::Object> StatsOf(uint32_t number);
   // Waiting requests fail; running ones end.
   void Close() noexcept;
 
@@ -120,6 +126,7 @@ class Pool {
   };
   using Lock = std::unique_lock<std::mutex>;
 
+  void RemoveNow(uint32_t number, Lock& lock);
   void RequireOpen() const;
   void RequireThisProcess() const;
   LanePlace PlaceOf(uint32_t lane) const;

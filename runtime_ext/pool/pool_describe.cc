@@ -175,6 +175,20 @@ json::Object Pool::Stats(bool at_once) {
   return stats;
 }
 
+std::optional<json::Object> Pool::StatsOf(uint32_t number) {
+  RequireThisProcess();
+  Lock lock(mutex_);
+  RequireOpen();
+  const std::shared_ptr<Model> model = roster_.Find(number);
+  if (!model) return std::nullopt;
+  json::Object said = SaidOf(*model, Now());
+  const std::shared_ptr<const Network> network = model->network;
+  lock.unlock();
+  said.Set("session", network->Stats());
+  said.Set("resident_bytes", Int(network->ResidentNbytes()));
+  return said;
+}
+
 json::Object Pool::SaidOf(const Model& model, double now) {
   const Network& network = *model.network;
   json::Object said;

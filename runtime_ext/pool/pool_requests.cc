@@ -164,6 +164,16 @@ bool Pool::Cancel(uint64_t ticket) {
   return true;
 }
 
+void Pool::CancelRunning(uint32_t model) {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Model> found = roster_.Find(model);
+  if (!found || found->running == 0) return;
+  requests_.ForEach([&](Request& request) noexcept {
+    if (request.model == found && request.running) CancelNow(request);
+  });
+}
+
 void Pool::Forget(uint64_t ticket) noexcept {
   if (!process_.IsThisProcess()) return;
   std::shared_ptr<Request> forgotten;  // goes when the lock is open: its tensors may be others' to free

@@ -76,6 +76,10 @@ class Requests {
   std::shared_ptr<Request> Find(uint64_t id) const noexcept;  // nullptr: there is none
   // Requests in a queue are there.
   const std::shared_ptr<Request>& At(uint64_t id) const noexcept { return requests_.find(id)->second; }
+  template <typename Function>
+  void ForEach(const Function& function) const noexcept {
+    for (const auto& [id, request] : requests_) function(*request);
+  }
   // Whether the end is to be reported to the collector.
   bool End(Request& request, Request::End end) noexcept;
   // No one will ask for the request. The request goes, with its tensors, when the caller releases the pointer; nullptr:

@@ -11,12 +11,13 @@ import tvm_ffi  # noqa: F401 - its library comes first
 
 from flexcomp import runtime_ext
 
-OK, CANCELLED, INPUT, ARTIFACT, BUDGET, TARGET, STORAGE, EXECUTION, OUT_OF_MEMORY, UNSUPPORTED, CLOSED = range(11)
+OK, CANCELLED, INPUT, ARTIFACT, BUDGET, TARGET, STORAGE, EXECUTION, OUT_OF_MEMORY, UNSUPPORTED, CLOSED, REFUSED = range(12)
 DEFAULT, SMALLEST, ALL = 0, 1, 2**64 - 1  # budgets
 INPUTS, OUTPUTS, STATES = range(3)
 FLOAT32, INT64 = 1, 12
 VERIFY, PAGE_CACHE, NO_AFFINITY, NO_WORK_STEALING = 1, 2, 4, 8
 DESCRIPTOR, MEMORY, READER = 1, 2, 3  # kinds of sources
+LATE = 1
 
 
 class Sized(ctypes.Structure):
@@ -73,8 +74,41 @@ class Stats(Sized):
     ]  # fmt: skip
 
 
+class PoolOptions(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("budget", c_uint64), ("lanes", c_uint32), ("threads", c_int32), ("queue", c_uint32),
+        ("flags", c_uint32),
+    ]  # fmt: skip
+
+
+class MemberOptions(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("session", POINTER(Options)), *((name, c_double) for name in ("urgency", "rate", "deadline_s")),
+        ("keep", c_uint64),
+    ]  # fmt: skip
+
+
+class PoolStats(Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        *((name, c_uint64) for name in ("budget", "planned", "claimed", "resident", "shared", "least", "most")),
+        ("members", c_uint32), ("lanes", c_uint32),
+    ]  # fmt: skip
+
+
+class MemberStats(Sized):
+    _COUNTS = (
+        "requests", "completed", "failed", "cancelled", "refused", "dropped", "waiting", "running", "missed", "kept",
+    )  # fmt: skip
+    _fields_ = [("size", c_size_t), *((name, c_uint64) for name in _COUNTS), ("wait_s", c_double)]
+
+
+class RequestOptions(Sized):
+    _fields_ = [("size", c_size_t), ("deadline_s", c_double), ("flags", c_uint32), ("reserved", c_uint32)]
+
+
 Callback = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(Tensor), c_uint32)
-_SESSION = c_void_p
+_SESSION = _POOL = _REQUEST = c_void_p
 _PARAMETERS = {
     "open": (c_char_p, POINTER(Options), POINTER(_SESSION)),
     "close": (_SESSION,),
@@ -94,6 +128,15 @@ _PARAMETERS = {
     "set_state": (_SESSION, c_uint32, POINTER(Tensor)),
     "reset_states": (_SESSION,),
     "get_stats": (_SESSION, POINTER(Stats)),
+    "pool_open": (POINTER(PoolOptions), POINTER(_POOL)),
+    "pool_close": (_POOL,),
+    "pool_add": (_POOL, c_char_p, c_char_p, POINTER(MemberOptions), POINTER(_SESSION)),
+    "pool_set_budget": (_POOL, c_uint64),
+    "pool_get_stats": (_POOL, POINTER(PoolStats)),
+    "member_get_stats": (_SESSION, POINTER(MemberStats)),
+    "submit": (_SESSION, POINTER(Tensor), c_uint32, POINTER(Tensor), c_uint32, POINTER(RequestOptions), POINTER(_REQUEST)),
+    "wait": (_REQUEST,),
+    "cancel_request": (_REQUEST,),
 }
 
 
@@ -152,3 +195,11 @@ def opened(library, **options) -> c_void_p:
 
 def run(session, inputs, outputs) -> int:
     return call("run", session, tensors(*inputs), len(inputs), tensors(*outputs), len(outputs))
+
+
+def refused(status, name, *arguments, says=""):
+    """The call fails so, with a message of its own."""
+    assert call("close", c_void_p(2**40)) == CLOSED
+    before = message()
+    assert call(name, *arguments) == status, message()
+    assert says in message() and (message() != before or status == CLOSED), message()

@@ -13,17 +13,10 @@ import numpy as np
 import pytest
 
 from tests.api import bindings as api
+from tests.api.bindings import refused
 from tests.api.network import WIDTH, expected
 
 ZEROS = np.zeros((1, 16), "f4")
-
-
-def refused(status, name, *arguments, says=""):
-    """The call fails so, with a message of its own."""
-    assert api.call("close", c_void_p(2**40)) == api.CLOSED
-    before = api.message()
-    assert api.call(name, *arguments) == status, api.message()
-    assert says in api.message() and (api.message() != before or status == api.CLOSED)
 
 
 # ------------------------------------------------------------------------------------------------------- opening

@@ -71,6 +71,6 @@ def test_versions_agree():
     assert re.search(r'#define FLEXCOMP_VERSION "(.*)"', HEADER)[1] == flexcomp.__version__
     assert bindings._library().flexcomp_version().decode() == flexcomp.__version__
     assert bindings.call("abi") == 1
-    assert [bindings._library().flexcomp_status_name(status) for status in (0, 2, 10, 11, -1)] == [
-        b"OK", b"INPUT", b"CLOSED", b"UNKNOWN", b"UNKNOWN",
+    assert [bindings._library().flexcomp_status_name(status) for status in (0, 2, 10, 11, 12, -1)] == [
+        b"OK", b"INPUT", b"CLOSED", b"REFUSED", b"UNKNOWN", b"UNKNOWN",
     ]  # fmt: skip

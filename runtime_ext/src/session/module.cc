@@ -93,12 +93,12 @@ class SessionModule final : public TranslatedModule {
   }
 
  private:
-  // run(inputs..., outputs...), in the order of the program's ports.
+  // run(inputs..., outputs...), in the order of the program's ports; None: nobody wants that output.
   void Run(ffi::PackedArgs args) {
     const size_t inputs = session_.program().inputs.size(), outputs = session_.program().outputs.size();
     if (static_cast<size_t>(args.size()) != inputs + outputs)
       RaiseError("InputError", "run takes ", inputs, " inputs and ", outputs, " outputs, not ", args.size(), " tensors");
-    const std::vector<const DLTensor*> tensors = Tensors(args);
+    const std::vector<const DLTensor*> tensors = Tensors(args, inputs);
     const std::span all(tensors);
     session_.Run(all.first(inputs), all.last(outputs));
   }
@@ -111,9 +111,11 @@ class SessionModule final : public TranslatedModule {
     session_.Park(static_cast<size_t>(rung), std::move(shared));
   }
 
-  static std::vector<const DLTensor*> Tensors(ffi::PackedArgs args) {
+  // The first `needed` are no None.
+  static std::vector<const DLTensor*> Tensors(ffi::PackedArgs args, size_t needed = SIZE_MAX) {
     std::vector<const DLTensor*> tensors(args.size());
     for (int i = 0; i < args.size(); ++i) {
+      if (static_cast<size_t>(i) >= needed && args[i] == nullptr) continue;
       const auto tensor = args[i].try_cast<DLTensor*>();
       if (!tensor) RaiseError("InputError", "argument ", i, " is not a tensor");
       tensors[i] = *tensor;
