@@ -1,11 +1,13 @@
 #include "api/sessions.h"
 
+#include <mutex>
 #include <utility>
 
 #include "api/handles.h"
 #include "api/members.h"
 #include "api/status.h"
 #include "base/error.h"
+#include "base/fork_mutex.h"
 
 namespace flexcomp::api {
 namespace {
@@ -15,7 +17,9 @@ Handles<flexcomp_session, const Opened>& All() {
   return *all;
 }
 
-thread_local InCallback* innermost = nullptr;
+// Those of all threads, the innermost of a thread first, while the mutex is held. Not thread_local: in a library that is opened at run
+// time the first use of such a variable allocates, and where there is no memory that ends the process.
+InCallback* newest = nullptr;
 
 InCallback* CallbackOf(const Opened& opened, bool readers_only) noexcept {
   return opened.session == nullptr ? nullptr : InCallback::Of(*opened.session, readers_only);
@@ -64,13 +68,26 @@ void ForgetMembers(const void* pool) noexcept {
 }
 
 InCallback::InCallback(const Session* session, Kind kind) noexcept
-    : outer_(std::exchange(innermost, this)), session_(session), kind_(kind) {}
-InCallback::~InCallback() { innermost = outer_; }
+    : thread_(::pthread_self()), session_(session), kind_(kind) {
+  const std::lock_guard lock(ForkMutex::Get());
+  older_ = std::exchange(newest, this);
+  if (older_ != nullptr) older_->newer_ = this;
+}
+
+InCallback::~InCallback() {
+  const std::lock_guard lock(ForkMutex::Get());
+  (newer_ != nullptr ? newer_->older_ : newest) = older_;
+  if (older_ != nullptr) older_->newer_ = newer_;
+}
 
 InCallback* InCallback::Of(const Session& session, bool readers_only) noexcept {
-  InCallback* scope = innermost;
-  while (scope != nullptr && (scope->session_ != &session || (readers_only && scope->kind_ != kReader))) scope = scope->outer_;
-  return scope;
+  const std::lock_guard lock(ForkMutex::Get());
+  const auto is_meant = [&](const InCallback& one) {
+    return one.session_ == &session && (one.kind_ == kReader || !readers_only) && ::pthread_equal(one.thread_, ::pthread_self()) != 0;
+  };
+  InCallback* one = newest;
+  while (one != nullptr && !is_meant(*one)) one = one->older_;
+  return one;
 }
 
 }  // namespace flexcomp::api

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <flexcomp.h>
+#include <pthread.h>
 
 #include <memory>
 
@@ -59,7 +60,8 @@ class InCallback {
   bool cancelled() const noexcept { return cancelled_; }
 
  private:
-  InCallback* const outer_;
+  InCallback *older_ = nullptr, *newer_ = nullptr;  // of any thread
+  const pthread_t thread_;
   const Session* const session_;
   const Kind kind_;
   bool cancelled_ = false;

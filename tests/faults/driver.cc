@@ -1,7 +1,7 @@
 // A scenario again and again in forked processes, with one call of the C library failing in each.
 //
-// driver SCENARIO LIBRARY WEIGHTS X Y OPTIONS BUDGET... reads numbers from standard input. SCENARIO is "session", or "pool-N" with
-// N lanes and the library of the runtime in the environment's FLEXCOMP_RUNTIME. X and Y are files of floats, input and expected
+// driver SCENARIO LIBRARY WEIGHTS X Y OPTIONS BUDGET... reads numbers from standard input. SCENARIO is "session", or with the library
+// of the runtime in the environment's FLEXCOMP_RUNTIME "source-descriptor", "source-reader", or "pool-N" with N lanes. X and Y are files of floats, input and expected
 // output; OPTIONS is the JSON that sessions are opened with. For 0 it prints how many calls there are; for n, and each way in which
 // the n-th call can fail, a line of fields between tabs:
 //   n, variant, call, verdict, step, message
@@ -23,6 +23,7 @@
 
 #include "pool_scenario.h"
 #include "session_scenario.h"
+#include "source_scenario.h"
 
 namespace {
 
@@ -106,6 +107,7 @@ int main(int argc, char** argv) {
   ::pthread_sigmask(SIG_BLOCK, &ended, nullptr);  // it is waited for
   std::unique_ptr<Scenario> made;
   if (name == "session") made = std::make_unique<SessionScenario>();
+  else if (name.starts_with("source-")) made = std::make_unique<SourceScenario>(std::string_view(name).substr(7));
   else made = std::make_unique<PoolScenario>(lanes);
   Scenario& scenario = *made;
   scenario.library = argv[2], scenario.weights = argv[3], scenario.options = argv[6];

@@ -114,6 +114,10 @@ struct Scenario {
     return true;
   }
 
+  void RequireRight(const char* step, const float* given) const {
+    if (!Right(given)) Fail("wrong", step, "the output is wrong");
+  }
+
   ffi::Any Call(const char* step, const ffi::Module& module, const char* name, std::vector<ffi::AnyView> args = {}) const {
     const ffi::String function(name);
     return Attempt(step, [&] {

@@ -1,7 +1,7 @@
 """Lets each system call and allocation of a session and of a pool fail once: right answers, or one clear error and then those.
 
-`python -m tests.faults.sweep` tries all of them, on disk, in memory and through the page cache, and of
-pools; `--sample N` tries N of each.
+`python -m tests.faults.sweep` tries all of them, on disk, in memory and through the page cache, of weights from a
+descriptor and from a reader, and of pools; `--sample N` tries N of each.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ KINDS = {  # what is played, where the weights lie, and how they are read
     "memory": ("session", MEMORY, {"direct": True}),
     "buffered": ("session", None, {"direct": False}),
     "verified": ("session", None, {"direct": True, "verify": True}),
+    "descriptor": ("source-descriptor", None, {}),
+    "reader": ("source-reader", None, {}),
     "pool": ("pool-1", None, {"direct": True}),
     "two lanes": ("pool-2", None, {"direct": True}),
 }
@@ -67,6 +69,7 @@ class Harness:
             [*compiler, "-fPIC", "-shared", "-o", self._interposer, HERE / "interposer.cc"],
             [
                 *compiler, "-o", self._driver, HERE / "driver.cc", self._interposer, "-isystem", ffi / "include",
+                f"-I{Path(runtime_ext.__file__).parent / 'include'}",
                 f"-L{ffi / 'lib'}", "-ltvm_ffi", f"-Wl,-rpath,{ffi / 'lib'}", f"-Wl,-rpath,{folder}", "-pthread",
             ],
         ):  # fmt: skip
