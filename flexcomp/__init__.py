@@ -8,6 +8,7 @@
     build, Artifact   compile a model for a target and a budget
     load, Session     run a compiled network
     Pool              several networks under one budget
+    CustomOperator    an operator that flexcomp lacks, with a kernel in TVMScript or in C (CKernel)
     tune              measure kernels on a device, for later builds
     remote            devices behind RPC: connect, upload, run, measure, profile
     FlexcompError     of the kinds ArtifactError, BudgetError, CompilerError, DeviceError, ExecutionError, InputError,
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from flexcomp.errors import TargetError as TargetError
     from flexcomp.errors import TuningError as TuningError
     from flexcomp.errors import UnsupportedModelError as UnsupportedModelError
+    from flexcomp.frontend import CKernel as CKernel
+    from flexcomp.frontend import CustomOperator as CustomOperator
+    from flexcomp.frontend import Tensor as Tensor
     from flexcomp.runtime import Pool as Pool
     from flexcomp.runtime import Session as Session
     from flexcomp.runtime import load as load
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
 _find, _, _names = lazy_exports(
     __name__,
     compiler="build Artifact",
+    frontend="CustomOperator CKernel Tensor",
     runtime="load Pool Session",
     tuning="tune",
     errors="FlexcompError ArtifactError BudgetError CompilerError DeviceError ModelError TargetError TuningError StorageError "
@@ -58,7 +63,7 @@ _find, _, _names = lazy_exports(
 )
 # No `__all__`: `help(flexcomp)` would print the help of each name.
 _NAMES = sorted([*_names, "remote", "__version__"])
-_OF_THE_COMPILER = ("flexcomp.compiler", "flexcomp.remote", "flexcomp.tuning")
+_OF_THE_COMPILER = ("flexcomp.compiler", "flexcomp.frontend", "flexcomp.remote", "flexcomp.tuning")
 # An editable install adds the checkout, whose other folders are no parts of the package.
 __path__ = [folder for folder in __path__ if Path(folder) != Path(__file__).parent.parent]
 

@@ -18,6 +18,7 @@ from flexcomp.cli.common import (
     require_model,
 )
 from flexcomp.cli.names import BUDGETS, completed, known_option
+from flexcomp.cli.operator_options import Operators, custom_operators
 from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
 from flexcomp.compiler.known import DEFAULT_STORE, KERNELS, STORES
 from flexcomp.device.presets import GPU_PRESETS, PRESETS
@@ -89,6 +90,7 @@ def build(
             "A * on both sides stands for the same: 'present.*=past_key_values.*'.",
         ),
     ] = None,
+    operators: Operators = None,
     weights: Weights = None,
     max_error: MaxError = None,
     calibration: Calibration = None,
@@ -142,6 +144,7 @@ def build(
             require_writable(beside, reading=external_files(model))
         require_space(output, model.stat().st_size, "the model alone")
     with exit_on_error(USAGE):
+        added = custom_operators(operators)
         from flexcomp.device import load_profile
         from flexcomp.profiling import Database
 
@@ -191,6 +194,7 @@ def build(
                 max_error=max_error,
                 calibration=calibration,
                 tf32=tf32,
+                custom_operators=added,
             )
             artifact.export_library(str(output), progress=progress)
         from flexcomp.report import closing_lines

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, finite, parse_shapes, require_model
+from flexcomp.cli.operator_options import Operators, custom_operators
 from flexcomp.cli.rpc_options import Rpc, RpcKey, RpcTracker, RpcWaitMs, require_one_device
 from flexcomp.cli.supervise import last_words
 from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
@@ -28,6 +29,7 @@ def tune(
         list[str] | None, typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads that the kernels run on, as for build.")] = None,
+    operators: Operators = None,
     weights: Weights = None,
     max_error: MaxError = None,
     calibration: Calibration = None,
@@ -46,6 +48,7 @@ def tune(
         require_one_device(rpc, rpc_tracker, rpc_key)
     with exit_on_error(CANNOT_BUILD):
         require_model(model)
+        added = custom_operators(operators)
         from flexcomp import tune as tune_model
 
         with _Display(model.name, trials) as display:
@@ -66,6 +69,7 @@ def tune(
                 weights=types,
                 max_error=max_error,
                 calibration=calibration,
+                custom_operators=added,
             )
     from flexcomp.report import stdout_console
 

@@ -24,7 +24,7 @@ from flexcomp.device import (
     with_tf32,
 )
 from flexcomp.errors import InputError
-from flexcomp.frontend import Imported, load_model, title_of
+from flexcomp.frontend import CustomOperator, Imported, load_model, title_of
 from flexcomp.network import Lowered, Network, fixed_order, in_bands, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
 from flexcomp.profiling import Database, Measurements
@@ -40,6 +40,7 @@ from . import pipeline
 from .artifact import Artifact
 from .auto_weights import Chosen
 from .auto_weights import choose as choose_types
+from .c_code import require_right
 from .calibration import Given
 from .code import Code
 from .gc_threshold import high_gc_threshold
@@ -77,6 +78,7 @@ def build(
     store: str = DEFAULT_STORE,
     state: Mapping[str, str] | None = None,
     tf32: bool = False,
+    custom_operators: Sequence[CustomOperator] | None = None,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
 
@@ -112,6 +114,7 @@ def build(
     `state`: outputs that become inputs of the next inference, {"h_out": "h_in"}, or patterns with one * for the same text in
     both, {"present.*": "past_key_values.*"}. Each pair is a tensor in the arena, all zeros at first, which is neither given nor
     returned; `Session.state` reads the tensors. Calibration takes them as inputs.
+    `custom_operators`: operators of an ONNX model that flexcomp lacks, or is to compute in another way.
     `tf32`: a GPU from sm_80 on multiplies by its tensor cores in convolutions, dense layers and matrix products. Operands are
     rounded to ten bits of mantissa, and sums are float32.
     `progress(phase, done, total)` is called during the build; True or False show progress or not, by default in terminals and
@@ -125,6 +128,7 @@ def build(
     options = options_of(
         input_shapes=input_shapes, params=params, threads=threads, kernels=kernels, profile=profile, tuning=tuning, cache=cache,
         weights=weights, max_error=max_error, calibration=calibration, probe=probe, store=store, state=state, tf32=tf32,
+        custom_operators=custom_operators,
     )  # fmt: skip
     compiling = KernelCompiler(KernelCache() if cache else None)
     with high_gc_threshold(), shown(progress, title_of(model)) as report, compiling as compiler:
@@ -159,7 +163,8 @@ def prepare(
     measured = None if machine.tuning is None else Measurements(Database.read(machine.tuning), str(resolved), threads)
 
     report("import", 0, 1)
-    imported = load_model(model, options.model.input_shapes, options.model.params)
+    imported = load_model(model, options.model.input_shapes, options.model.params, options.model.custom_operators)
+    require_right(imported.mod, resolved, KernelCache() if cache else None)
     report("import", 1, 1)
     pairs = required_states(options.model.state, imported)
     types, chosen = types_of(imported, options.weights, resolved, report, cache)

@@ -103,6 +103,11 @@ def require_linker(target: CompileTarget, compiler: str | None = None) -> str | 
     return f"zig links the library: there is no C++ compiler for {_machines(target)[0]}" if is_zig(command) else None
 
 
+def compiler_for(target: CompileTarget) -> str:
+    """The command that compiles C for a target and links libraries. Raises TargetError if there is none."""
+    return _chosen(target, None)[0]
+
+
 def _machines(target: CompileTarget) -> tuple[str, str]:
     """The target's, and this one."""
     machine, here = (_SAME_MACHINE.get(name, name) for name in (target.triple.split("-")[0], platform.machine()))
@@ -138,14 +143,19 @@ def runtime_cache(compiler: str) -> Path:
 
 def cache_for(what: str, compiler: str, sources: Iterable[Path]) -> Path:
     """A folder for this compiler's objects of these sources, by its options."""
-    asked = subprocess.run([compiler.split()[0], "--version"], capture_output=True, text=True, check=False)
-    if asked.returncode:
-        raise TargetError(f"{compiler.split()[0]} is no C++ compiler: it does not understand --version")
-    version = asked.stdout
-    identity = hashlib.sha256(f"{compiler}\n{version}".encode())
+    identity = hashlib.sha256(compiler_version(compiler).encode())
     for source in sources:
         identity.update(source.read_bytes())
     return trusted_folder(f"{what}-{identity.hexdigest()[:16]}")
+
+
+@functools.cache
+def compiler_version(compiler: str) -> str:
+    """The command, and what the compiler says of itself."""
+    asked = subprocess.run([compiler.split()[0], "--version"], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise TargetError(f"{compiler.split()[0]} is no C++ compiler: it does not understand --version")
+    return f"{compiler}\n{asked.stdout}"
 
 
 def _runtime(compiler: str, path: Path) -> Path:

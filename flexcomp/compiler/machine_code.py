@@ -25,6 +25,8 @@ from flexcomp.passes import attributes as names
 from flexcomp.program import Layer, TensorType, signature
 from flexcomp.schedules.tiles import emit
 
+from . import c_code
+
 _CONFIG = {
     "tirx.disable_assert": True,  # arguments are not checked again at run time: the program is, at load
     # LLVM finds common subexpressions itself; TVM's search takes most of the time on unrolled transforms.
@@ -41,8 +43,8 @@ _MAKERS = (Path(__file__), Path(inspect.getfile(align_stack)), Path(inspect.getf
 
 def signature_of(kernel: tirx.PrimFunc) -> str:
     """The signature of a kernel (see `flexcomp.program.signature`), from its code: parameters, read or written."""
-    written = _written(kernel)
     attrs = dict(kernel.attrs.items()) if kernel.attrs is not None else {}
+    written = _written(kernel) | {kernel.params[int(position)] for position in attrs.get(names.WRITTEN, ())}
     over = {int(position) for position in attrs.get(names.IN_PLACE, ())}
     scratch = len(kernel.params) - len(attrs.get(names.SCRATCH, ()))
     kinds = ["s" if i >= scratch else "w" if p in written else "o" if i in over else "r" for i, p in enumerate(kernel.params)]
@@ -74,7 +76,8 @@ def name_of(name: str, kernel: tirx.PrimFunc, takes: str, target: CompileTarget)
     So equal kernels are one, and symbols of two libraries in a process are equal only for equal functions.
     """
     family = family_of(name)
-    parts = (str(target), family, takes, tvm_ffi.structural_hash(kernel))
+    compilers = () if c_code.source_of(kernel) is None else (c_code.version(target),)
+    parts = (str(target), family, takes, tvm_ffi.structural_hash(kernel), *compilers)
     return f"{family}_{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 
@@ -132,6 +135,9 @@ def write_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, path
     module = compile_module({symbol: kernel}, target)
     with COMPILING:
         module.write_to_file(str(path))
+    function = c_code.source_of(kernel)
+    if function is not None:
+        c_code.add_code(function, target, path)
 
 
 def extent(kernel: tirx.PrimFunc) -> int:

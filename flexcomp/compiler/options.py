@@ -11,6 +11,7 @@ from flexcomp import plan
 from flexcomp.arguments import checked_flag, checked_name, checked_path
 from flexcomp.device import DeviceProfile, checked_threads, load_profile
 from flexcomp.errors import InputError
+from flexcomp.frontend import CustomOperator, checked_operators
 from flexcomp.runtime import Budget
 
 from .auto_weights import checked_max_error
@@ -38,8 +39,10 @@ class Model:
     input_shapes: Mapping[str, Sequence[int]] | None = None
     params: Mapping[str, object] | Sequence[object] | None = None
     state: Mapping[str, str] | None = None  # inputs by output
+    custom_operators: Sequence[CustomOperator] | None = None  # a tuple, once checked
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "custom_operators", checked_operators(self.custom_operators))
         object.__setattr__(self, "state", checked_state(self.state))
 
 

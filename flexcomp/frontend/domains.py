@@ -1,4 +1,5 @@
-"""Whose an operator is: ONNX's own, which converters are for, or another domain's, which only a local function defines."""
+"""Whose an operator is: ONNX's own, which converters are for, or another domain's, which a local function or a custom operator
+defines."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from flexcomp.frontend.operators import CONVERTERS
 from flexcomp.frontend.operators.attention import is_over_cache
 
 DEFAULT = ("", "ai.onnx")
+CUSTOM = "flexcomp.custom"  # of nodes that a custom operator is for, whose names hold their own domain
 
 # Operators whose results are drawn anew in every inference.
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
@@ -24,7 +26,7 @@ def is_converted(node: onnx.NodeProto) -> bool:
     """Whether there is a converter for the node's operator."""
     kind = node.op_type
     if node.domain not in DEFAULT:
-        return False
+        return node.domain == CUSTOM
     if kind == "Attention":  # of others ONNX's definition is as good
         return is_over_cache(node)
     return kind in CONVERTERS or (kind in onnx_frontend._get_convert_map() and kind not in _NAMESAKES and is_onnx(kind))
@@ -37,7 +39,7 @@ def is_onnx(kind: str) -> bool:
 
 def title(node: onnx.NodeProto) -> str:
     """The operator as messages name it: with its domain, if that is not ONNX's."""
-    return node.op_type if node.domain in DEFAULT else f"{node.domain}.{node.op_type}"
+    return node.op_type if node.domain in (*DEFAULT, CUSTOM) else f"{node.domain}.{node.op_type}"
 
 
 def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
@@ -51,7 +53,7 @@ def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Node
 
 def require_own_domain(graph: onnx.GraphProto) -> None:
     """Raise UnsupportedModelError that names the operators of other domains: names may be ONNX's, meanings are not."""
-    _refuse(node for node in all_nodes(graph) if node.domain not in DEFAULT)
+    _refuse(node for node in all_nodes(graph) if node.domain not in (*DEFAULT, CUSTOM))
 
 
 def require_fixed(graph: onnx.GraphProto) -> None:

@@ -15,6 +15,7 @@ from tvm import relax
 
 from flexcomp.arguments import checked_shapes
 from flexcomp.errors import InputError
+from flexcomp.frontend.custom import CustomOperator
 from flexcomp.frontend.node_names import node_of, output_nodes
 from flexcomp.frontend.onnx_convert import convert_onnx
 from flexcomp.frontend.onnx_model import read_onnx, simplify_onnx
@@ -43,12 +44,13 @@ def load_model(
     model: str | Path | onnx.ModelProto | tvm.IRModule,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     params: Mapping[str, object] | Sequence[object] | None = None,
+    operators: Sequence[CustomOperator] = (),
 ) -> Imported:
     """Import a model.
 
     `input_shapes` fixes the shapes of ONNX inputs with dynamic axes, by input name. `params` are the
     weights of a Relax module: a list for main's last parameters, or a dict by parameter name; what
-    `tvm.relax.frontend.detach_params` returns is understood too.
+    `tvm.relax.frontend.detach_params` returns is understood too. `operators` are those that the user adds.
 
     Raises ModelError for a broken file, UnsupportedModelError for what cannot be compiled (operators,
     dynamic shapes), InputError for shapes or weights that do not fit the model.
@@ -57,11 +59,13 @@ def load_model(
     if isinstance(model, tvm.IRModule):
         if shapes:
             raise InputError("input_shapes is for ONNX models; a Relax module carries its shapes in main's parameters")
+        if operators:
+            raise InputError("custom_operators is for ONNX models; a Relax module calls its kernels itself")
         imported = _load_relax(model, params)
     elif params is not None:
         raise InputError("params is for Relax modules; an ONNX model carries its weights itself")
     else:
-        imported = _load_onnx(model, shapes)
+        imported = _load_onnx(model, shapes, operators)
     require_shapes(imported.mod, imported.input_names)
     _say_what_is_slow(imported.mod)
     return imported
@@ -87,9 +91,13 @@ def _say_what_is_slow(mod: tvm.IRModule) -> None:
             return
 
 
-def _load_onnx(source: str | Path | onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> Imported:
-    model = simplify_onnx(read_onnx(source), input_shapes)
-    mod, params, input_names, output_names = convert_onnx(model)
+def _load_onnx(
+    source: str | Path | onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]], operators: Sequence[CustomOperator]
+) -> Imported:
+    model = read_onnx(source, operators)
+    with model.taught.registered():
+        model = simplify_onnx(model, input_shapes)
+        mod, params, input_names, output_names = convert_onnx(model)
     mod, weights = detach_weights(mod, params)
     return Imported(mod, weights, model.name, input_names, output_names, output_nodes(model.proto.graph))
 

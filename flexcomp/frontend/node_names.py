@@ -18,15 +18,16 @@ _ESCAPED = {"\ue000": "\ue000e", ".": "\ue000d"}
 
 def variable_name(node: str, op_name: str) -> str:
     """The name of a variable that holds what a node computes."""
+    name = f"{node}{_MARK}{op_name}"
     for character, stands_in in _ESCAPED.items():
-        node = node.replace(character, stands_in)
-    return f"{node}{_MARK}{op_name}"
+        name = name.replace(character, stands_in)
+    return name
 
 
 def _parts(variable: str) -> tuple[str, str] | None:
-    node, mark, op_name = variable.rpartition(_MARK)
     for character, stands_in in reversed(_ESCAPED.items()):
-        node = node.replace(stands_in, character)
+        variable = variable.replace(stands_in, character)
+    node, mark, op_name = variable.rpartition(_MARK)
     return (node, op_name.rstrip("0123456789")) if mark else None  # digits were added to make names unique
 
 

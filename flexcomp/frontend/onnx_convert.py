@@ -14,6 +14,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -22,6 +23,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.custom import Taught, plain
 from flexcomp.frontend.domains import require_converters
 from flexcomp.frontend.inference import infer, static_types
 from flexcomp.frontend.node_names import name_all, variable_name
@@ -51,7 +53,7 @@ def convert_onnx(model: OnnxModel) -> tuple[tvm.IRModule, list, tuple[str, ...],
     output_names = tuple(o.name for o in graph.output)
     _name_nodes(graph)
     opset = next((o.version for o in model.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
-    importer = _Importer(graph, model.large)
+    importer = _Importer(graph, model.large, model.taught)
     importer.inferred = _inferred(model.proto)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # it prints what it raises
         warnings.simplefilter("ignore")
@@ -77,11 +79,11 @@ def _large_last(mod: tvm.IRModule, large: list[np.ndarray]) -> tuple[tvm.IRModul
 class _Importer(onnx_frontend.ONNXGraphImporter):
     """TVM's importer, with better translations and errors that name the node."""
 
-    def __init__(self, graph: onnx.GraphProto, large: Mapping[str, np.ndarray]):
+    def __init__(self, graph: onnx.GraphProto, large: Mapping[str, np.ndarray], taught: Taught):
         # told, for it takes an axis without elements for one of unknown length
         shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in graph_inputs(graph, large)}
         super().__init__(shape_dict=shapes, dtype_dict="float32", keep_params_in_input=True)
-        self._large = large
+        self._large, self._taught = large, taught
         self.place = "graph"  # what is being translated
         self.declared: dict[str, tuple[int | None, ...]] = {}  # by node, the extents that an output is declared to have
         self.inferred: dict[str, list[tuple[int, ...] | None]] = {}  # by node, its results' shapes by ONNX's definition
@@ -128,6 +130,9 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self.declared.get(custom["name"], ()),
         )  # fmt: skip
         self.place = f"node {node.name!r} ({op_name})"
+        if op_name in self._taught.operators:
+            result = self._named(self._by_operator(node), node.name, op_name)
+            return without_elements(node, result)
         require_axis(node)
         require_parameters(node)
         resolve_auto_pad(node)
@@ -145,6 +150,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             require_inferred(self.place, result.ty, self.inferred.get(node.name, ()))
             result = without_elements(node, result)
         return result
+
+    def _by_operator(self, node: Node) -> relax.Expr:
+        """The result of a custom operator."""
+        attrs = {name: plain(value) for name, value in node.attrs.items() if name != "tvm_custom"}
+        node = replace(node, attrs=attrs, opset=self._taught.versions[node.kind])
+        return self._taught.convert(replace(node, results=self._taught.results(node)))
 
     def _named(self, result: relax.Expr, node: str, op_name: str) -> relax.Expr:
         """A tensor as a variable whose name tells the node, for errors of later phases."""

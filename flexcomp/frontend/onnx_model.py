@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from flexcomp.frontend.allowance import Allowance
 from flexcomp.frontend.cache_patterns import recognise_cache_writes
 from flexcomp.frontend.control_flow import write_out
 from flexcomp.frontend.course import require_known_course
+from flexcomp.frontend.custom import CustomOperator, Taught, teach
 from flexcomp.frontend.domains import DEFAULT, require_fixed, require_own_domain
 from flexcomp.frontend.dropouts import write_dropouts
 from flexcomp.frontend.element_types import require_known_types
@@ -49,10 +50,11 @@ class OnnxModel:
     name: str
     defaults: frozenset[str] = frozenset()  # weights that are listed as inputs, too
     allowance: Allowance = field(default_factory=Allowance)  # for what is written out
+    taught: Taught = field(default_factory=Taught)
 
 
-def read_onnx(source: str | Path | onnx.ModelProto) -> OnnxModel:
-    """A copy of the model with its weights read."""
+def read_onnx(source: str | Path | onnx.ModelProto, operators: Sequence[CustomOperator] = ()) -> OnnxModel:
+    """A copy of the model with its weights read, in which nodes of custom operators are marked."""
     if isinstance(source, onnx.ModelProto):
         model, raw = copy_without_large(source)
         where, folder, name = "the given ONNX model", None, source.graph.name or "model"
@@ -73,9 +75,10 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> OnnxModel:
     write_onesided(model)
     defaults = frozenset({i.name for i in model.graph.input} & {t.name for t in model.graph.initializer})
     large = _load_weights(model, raw, where, folder)
+    taught = teach(model, operators)
     _check(model, where)
     allowance = Allowance()
-    return OnnxModel(inline_local_functions(model, allowance), large, name, defaults, allowance)
+    return OnnxModel(inline_local_functions(model, allowance), large, name, defaults, allowance, taught)
 
 
 def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
@@ -211,7 +214,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     ordered = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in ordered]
     del model.graph.input[:]
     model.graph.input.extend(ordered)
-    return OnnxModel(model, {name: array for name, array in large.items() if name in read}, source.name)
+    return replace(source, proto=model, large={name: array for name, array in large.items() if name in read})
 
 
 def _without_defaults(source: OnnxModel, given: Collection[str]) -> dict[str, np.ndarray]:

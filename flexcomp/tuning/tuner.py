@@ -17,7 +17,7 @@ from flexcomp.arguments import checked_milliseconds, checked_number, checked_pat
 from flexcomp.compiler import Given, Weights, linker_for, require_linker, types_of
 from flexcomp.device import CompileTarget, checked_threads, require_supported, resolve_target
 from flexcomp.errors import InputError, TargetError, TuningError
-from flexcomp.frontend import load_model
+from flexcomp.frontend import CustomOperator, checked_operators, load_model
 from flexcomp.profiling import Database, Record
 from flexcomp.program import WeightsDigest
 from flexcomp.renamed import Renamed, milliseconds, renamed
@@ -59,6 +59,7 @@ def tune(
     weights: str | Mapping[str, str] | None = None,
     max_error: float | None = None,
     calibration: Given = None,
+    custom_operators: Sequence[CustomOperator] | None = None,
 ) -> TuningReport:
     """Measure at most `trials` kernels of a network's layers and append every outcome to `database`.
 
@@ -72,6 +73,7 @@ def tune(
     device can measure.
     """
     kept = Weights(weights, max_error, calibration)
+    operators = checked_operators(custom_operators)
     trials = checked_number(trials, "trials", least=1)
     database = checked_path(database, "database")
     timeout_s = checked_milliseconds(timeout_ms, "timeout_ms") / 1e3
@@ -87,7 +89,7 @@ def tune(
         devices.count()  # before an import that takes minutes
     records = Database.open(database)
     unit = replace(resolved.vector_unit, threads=threads)
-    imported = load_model(model, input_shapes, params)
+    imported = load_model(model, input_shapes, params, operators)
     types, _ = types_of(imported, kept, resolved, lambda phase, done, total: None, cache=True)
     tasks = tasks_of(imported, unit, types)
     if not tasks:

@@ -49,6 +49,28 @@ def clamp_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tvm_ffi.structural_map(func, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
 
 
+def found_outside(func: tirx.PrimFunc) -> str | None:
+    """The first access of `func` that is known to leave its tensor, in words; None where none is known to."""
+    reach = Reach(func)
+    found: list[str] = []
+
+    def check(verb: str, access: ir.TensorLoad | tirx.BufferStore, buffer: tirx.Buffer) -> None:
+        for axis, (index, extent) in enumerate(zip(access.indices, buffer.shape, strict=True)):
+            if isinstance(extent, tirx.IntImm) and reach.is_outside(access, index, int(extent)):
+                found.append(f"{verb} outside of {buffer.name}, {list(map(int, buffer.shape))}, by {index} on axis {axis}")
+
+    def note(realize: s_tir.SBlockRealize) -> None:
+        if not (isinstance(realize.predicate, tirx.IntImm) and realize.predicate.value):
+            predicates.append(realize)
+
+    predicates: list[s_tir.SBlockRealize] = []  # that keep iterations from running, of which `Reach` knows nothing
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, note))
+    if not predicates:
+        loads = (ir.TensorLoad, lambda load: check("reads", load, load.source))
+        tvm_ffi.structural_walk(func.body, [loads, (tirx.BufferStore, lambda store: check("writes", store, store.buffer))])
+    return found[0] if found else None
+
+
 class _Dependence:
     """The expressions of a function that depend on the contents of its tensors."""
 
@@ -147,4 +169,4 @@ def _divide(quotient: tirx.Div | tirx.Mod | tirx.FloorDiv | tirx.FloorMod) -> ir
     return let(quotient.a, lambda value: let(divisor, lambda by: of(value, by)))
 
 
-__all__ = ["clamp_indices", "define"]
+__all__ = ["clamp_indices", "define", "found_outside"]

@@ -53,6 +53,16 @@ class Reach:
         except _OpenError:
             return False
 
+    def is_outside(self, access: ir.Expr | tirx.BufferStore, index: ir.Expr, extent: int) -> bool:
+        """Whether an index of a load or store is known to be below 0, or `extent` or more, in some iteration that runs."""
+        conditions = self.conditions.get(access, [])
+        try:
+            return all(self._variables(condition) <= self.loops.keys() for condition, _ in conditions) and not self._every(
+                index, conditions, extent
+            )
+        except _OpenError:
+            return False
+
     def _bind(self, var: tirx.Var, begin: ir.Expr, extent: ir.Expr) -> None:
         if isinstance(begin, tirx.IntImm) and isinstance(extent, tirx.IntImm) and var not in self.loops:
             self.loops[var] = range(int(begin), int(begin) + int(extent))

@@ -9,6 +9,7 @@ from flexcomp.frontend.operators import (
     blocks,
     caches,
     convolution,
+    deformable,
     elementwise,
     indexing,
     normalisation,
@@ -26,15 +27,16 @@ from flexcomp.frontend.operators import (
     suppression,
     training,
 )
-from flexcomp.frontend.operators.node import Converter, Node
+from flexcomp.frontend.operators.node import CKernel, Converter, Node, Tensor
 
-__all__ = ["CONVERTERS", "Converter", "Node"]
+__all__ = ["CONVERTERS", "CKernel", "Converter", "Node", "Tensor"]
 
 _GROUPS = (
     attention,
     blocks,
     caches,
     convolution,
+    deformable,
     elementwise,
     indexing,
     normalisation,

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.node_names import variable_name
+from flexcomp.passes.attributes import C_SOURCE, WRITTEN, kernel_attributes
+from flexcomp.schedules.generic import guard
+from flexcomp.schedules.operators import c_kernel
+from flexcomp.schedules.operators.c_kernel import CKernel
+
+_OPAQUE = 8  # TVM's kOpaque
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The type of a tensor, and its value where that is a constant of the model."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    value: np.ndarray | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def type(self) -> relax.TensorType:
+        return relax.TensorType(self.shape, self.dtype)
+
+    @classmethod
+    def of_type(cls, ty: relax.TensorType) -> Tensor:
+        """Of a type whose extents are numbers."""
+        return cls(tuple(int(d) for d in ty.shape.values), str(ty.dtype))
 
 
 @dataclass(frozen=True)
@@ -25,6 +54,7 @@ class Node:
     bb: relax.BlockBuilder
     value_of: Callable[[relax.Expr], np.ndarray | None]  # the value of a constant or a weight
     declared: tuple[int | None, ...] = ()  # the extents that the graph declares for the first result, where it does
+    results: tuple[Tensor, ...] = ()  # of a custom operator, by its shape rule
 
     @property
     def data(self) -> relax.Expr:
@@ -45,6 +75,11 @@ class Node:
         """Input `i`, or None if it is left out."""
         return self.inputs[i] if i < len(self.inputs) else None
 
+    def tensor(self, i: int) -> Tensor | None:
+        """Type and value of input `i`; None if it is left out."""
+        given = self.input(i)
+        return None if given is None else Tensor(shape_of(given), dtype_of(given), self.value(i))
+
     def value(self, i: int) -> np.ndarray | None:
         """The value of input `i` if it is known; None if it is left out or computed."""
         given = self.input(i)
@@ -60,9 +95,64 @@ class Node:
         """A variable that holds `expr`."""
         return self.bb.emit(expr)
 
+    def call(
+        self, kernel: tirx.PrimFunc | CKernel, inputs: Sequence[relax.Expr], results: Sequence[Tensor] | None = None
+    ) -> relax.Expr:
+        """The result of a kernel, or a tuple of its results.
+
+        A PrimFunc takes the inputs and then the results, all of static shapes. `results` are those of a kernel in C, by default
+        the results of the shape rule.
+        """
+        return call_kernel(self, kernel, inputs, self.results if results is None else results)
+
     def refuse(self, reason: str) -> UnsupportedModelError:
         """The error for what cannot be compiled; `reason` ends with the way out."""
         return UnsupportedModelError(f"node {self.name!r} ({self.kind}): {reason}")
+
+
+def call_kernel(
+    node: Node, kernel: tirx.PrimFunc | CKernel, inputs: Sequence[relax.Expr], results: Sequence[Tensor]
+) -> relax.Expr:
+    """As `Node.call`. Raises UnsupportedModelError, with the node, for a kernel that does not fit its operands."""
+    if any(not isinstance(one, relax.Expr) for one in inputs):
+        raise node.refuse("its converter gives a kernel an input that is left out, or no Relax expression")
+    given = [Tensor(shape_of(one), dtype_of(one)) for one in inputs]
+    name = re.sub(r"\W+", "_", node.kind.rpartition(".")[2]).lower()
+    if isinstance(kernel, CKernel):
+        types = [(one.shape, one.dtype) for one in given], [(one.shape, one.dtype) for one in results]
+        function = c_kernel.call(kernel, *types)
+        about = kernel_attributes(name, "C", str(kernel), kernel.operations, scratch=kernel.buffers)
+        written = list(range(len(given), len(given) + len(results)))
+        function = function.with_attrs({**about, C_SOURCE: kernel.encode(), WRITTEN: written})
+    elif isinstance(kernel, tirx.PrimFunc):
+        # TVM would fuse it, and takes extents of 32 bits for others than those of 64.
+        function, results = kernel.with_attr("op_pattern", _OPAQUE), _checked(node, kernel, given)
+        function = function.without_attr("global_symbol")  # it may be that of another function
+    else:
+        raise node.refuse(f"its converter gives {type(kernel).__name__} for a kernel: give a PrimFunc or a CKernel")
+    types = [one.type for one in results]
+    call = relax.call_tir(node.bb.add_func(function, name), list(inputs), types if len(types) > 1 else types[0])
+    made = node.bb.emit(call, variable_name(node.name, node.kind))
+    if len(types) == 1:
+        return made
+    return relax.Tuple([node.emit(relax.TupleGetItem(made, i)) for i in range(len(types))])
+
+
+def _checked(node: Node, kernel: tirx.PrimFunc, given: Sequence[Tensor]) -> list[Tensor]:
+    """The results of a kernel whose first parameters are these."""
+    params = []
+    for param in kernel.params:
+        if not tirx.is_buffer_var(param) or not all(isinstance(extent, tirx.IntImm) for extent in param.shape):
+            raise node.refuse(f"its kernel's parameter {param} is no tensor of a static shape")
+        params.append(Tensor(tuple(map(int, param.shape)), str(param.dtype)))
+    if len(params) <= len(given):
+        raise node.refuse(f"its kernel takes {len(params)} tensors, and is given {len(given)} inputs: results come after them")
+    for i, (takes, one) in enumerate(zip(params, given, strict=False)):
+        if takes != one:
+            raise node.refuse(f"its kernel takes {takes} as tensor {i}, and is given {one}")
+    if outside := guard.found_outside(kernel):
+        raise node.refuse(f"its kernel {outside}")
+    return params[len(given) :]
 
 
 Converter = Callable[[Node], "relax.Expr | None"]

@@ -1,0 +1,210 @@
+"""Operators of the user's: built, run at every budget, here and for aarch64; what is wrong with one is said with its node."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tvm import te
+from tvm.script import tirx as T
+
+import flexcomp
+from flexcomp import CKernel, CustomOperator, Tensor
+from flexcomp.packaging.package import package
+from tests.cli import calls
+
+from .operators import DOMAIN, OPERATORS, SCAN, expected, model, network, same
+
+X = np.random.default_rng(1).standard_normal((4, 6)).astype("f4")
+EMULATOR, SYSROOT = "qemu-aarch64", Path("/usr/aarch64-linux-gnu")
+
+
+@pytest.fixture(scope="module")
+def artifact():
+    return flexcomp.build(network(), threads=2, custom_operators=OPERATORS)
+
+
+@pytest.mark.parametrize("budget", ["min", "all"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_computes_with_kernels_in_tvmscript_and_c(artifact, budget, threads):
+    with artifact.session(budget, threads) as session:
+        found = session.run({"x": X})
+    for name, want in expected(X).items():
+        np.testing.assert_allclose(found[name], want, rtol=1e-6, atol=1e-6)
+
+
+def test_kernels_are_layers_with_the_names_of_their_nodes(artifact):
+    listed = artifact.summary()
+    for words in ("first", "second", "third", "scan in C, 2 tasks", "scaled.2"):
+        assert words in listed
+    scans = [layer for layer in artifact.program.layers if layer.implementation == "C"]
+    assert [layer.flops for layer in scans] == [48, 48] and all(layer.scratch_nbytes for layer in scans)
+
+
+@pytest.mark.skipif(not shutil.which(EMULATOR) or not shutil.which("aarch64-linux-gnu-g++"), reason="needs a cross compiler")
+def test_computes_the_same_on_aarch64(tmp_path):
+    library = tmp_path / "custom.so"
+    flexcomp.build(network(), target="llvm -mtriple=aarch64", custom_operators=OPERATORS).export_library(library)
+    device = tmp_path / "device"
+    package(library, device)
+    np.save(tmp_path / "x.npy", X)
+    command = [EMULATOR, "-L", SYSROOT, "-E", f"LD_LIBRARY_PATH={device}:{SYSROOT}/lib", device / "flexcomp-run", library]
+    arguments = ["--budget", "min", "--input", f"x={tmp_path / 'x.npy'}", "--output-dir", tmp_path / "out"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["arena_bytes"] > 0
+    for name, want in expected(X).items():
+        np.testing.assert_allclose(np.load(tmp_path / "out" / f"{name}.npy"), want, rtol=1e-6, atol=1e-6)
+
+
+def test_another_kernel_has_another_symbol():
+    """Libraries and caches go by symbols."""
+    def scan(node, source=SCAN, options=()):
+        defined = ("-DROWS=1", "-DCOLUMNS=4", "-DDECAY=1.0f", *options)
+        return node.call(CKernel(source, "scan", scratch=(1,), options=defined), node.inputs)
+
+    nodes = [helper.make_node("Scan1D", ["x"], ["z"], domain=DOMAIN)]
+    symbols = set()
+    for change in ({}, {"source": SCAN + "\n"}, {"options": ("-O1",)}, {}):
+        operator = CustomOperator("Scan1D", same, lambda node, change=change: scan(node, **change), DOMAIN)
+        built = flexcomp.build(model(nodes, {"x": (1, 4)}), custom_operators=[operator])
+        symbols.update(built.kernels)
+    assert len(symbols) == 3
+
+
+def double(node):
+    x = te.placeholder(node.shape, node.dtype, name="x")
+    return node.call(te.create_prim_func([x, te.compute(node.shape, lambda *i: x(*i) * 2.0, name="y")]), node.inputs)
+
+
+def test_takes_the_place_of_onnx_operators_and_of_functions_of_the_model():
+    body = [helper.make_node("Neg", ["a"], ["b"])]
+    function = helper.make_function(DOMAIN, "Doubled", ["a"], ["b"], body, [helper.make_opsetid("", 17)])
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Doubled", ["y"], ["z"], domain=DOMAIN)]
+    operators = [CustomOperator("Relu", same, double), CustomOperator("Doubled", same, double, DOMAIN)]
+    proto = model(nodes, {"x": (4, 6)}, functions=[function])
+    with flexcomp.build(proto, custom_operators=operators, threads=1).session() as session:
+        np.testing.assert_array_equal(session.run({"x": X})["z"], 4 * X)
+    with flexcomp.build(proto, custom_operators=operators[:1], threads=1).session() as session:
+        np.testing.assert_array_equal(session.run({"x": X})["z"], -2 * X)
+
+
+def test_a_node_inside_of_a_function_of_the_model():
+    body = [helper.make_node("Double", ["a"], ["b"], domain=DOMAIN)]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 2)]
+    function = helper.make_function("own", "Twice", ["a"], ["b"], body, imports)
+    proto = model([helper.make_node("Twice", ["x"], ["z"], domain="own")], {"x": (4, 6)}, functions=[function])
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    with flexcomp.build(proto, custom_operators=[CustomOperator("Double", same, double, DOMAIN)]).session() as session:
+        np.testing.assert_array_equal(session.run({"x": X})["z"], 2 * X)
+
+
+def in_c(body: str, **options):
+    """A converter to a kernel of x [4, 6] and a scratch of 4 floats."""
+    source = f"#include <stdint.h>\nvoid f(int32_t task, int32_t tasks, const float *x, float *y, float *s) {{ {body} }}"
+    return lambda node: node.call(CKernel(source, "f", **{"scratch": (4,), **options}), node.inputs)
+
+
+def outside(node):
+    @T.prim_func
+    def beyond(x: T.Buffer((4, 6), "float32"), y: T.Buffer((4, 6), "float32")):
+        for i, j in T.grid(4, 6):
+            y[i + 1, j] = x[i, j]
+
+    return node.call(beyond, node.inputs)
+
+
+def failing(*_):
+    raise KeyError("k")
+
+
+ALL = "for (int i = 0; i < 24; ++i)"
+WRONG = [
+    (failing, double, r"its shape rule fails: KeyError: 'k'"),
+    (lambda inputs, attributes: Tensor((4, 7)), double, r"converter gives float32\[4, 6\] as result 0.*float32\[4, 7\]"),
+    (lambda inputs, attributes: Tensor((4, 6), "float16"), double, r"its shape rule gives float16\[4, 6\]"),
+    (lambda inputs, attributes: [], double, r"its shape rule gives 0 results, and the node has 1"),
+    (lambda inputs, attributes: None, double, r"its shape rule fails"),
+    (same, failing, r"its converter fails: KeyError: 'k'"),
+    (same, lambda node: None, r"its converter gives NoneType"),
+    (same, lambda node: node.call(double, node.inputs), r"gives function for a kernel"),
+    (same, outside, r"its kernel writes outside of y.* by i \+ 1"),
+    (same, in_c("y[0] = "), r"is not compiled: .*error: expected expression"),
+    (same, in_c(f"{ALL} y[i] = unknown(x[i]);"), r"is not compiled: .*error: .*unknown"),
+    (same, in_c("void other(void); other();"), r"is not linked: .*undefined reference to `other'"),
+    (same, in_c(f"{ALL} y[i + 16] = x[i];"), r"writes after the end of result 0, float32\[4, 6\]"),
+    (same, in_c(f"{ALL} y[i + 8000] = x[i];"), r"reads or writes after the end of result 0"),
+    (same, in_c(f"{ALL} y[i - 1] = x[i];"), r"writes before the start of result 0"),
+    (same, in_c("for (int i = 0; i < 23; ++i) y[i] = x[i];"), r"leaves element 23 of result 0"),
+    (same, in_c(f"{ALL} ((float *)x)[i] = y[i] = 1;"), r"changes input 0"),
+    (same, in_c(f"{ALL} y[i] = s[i % 4];"), r"reads what it did not write, for result 0"),
+    (same, in_c("s[3] += task; y[task] = s[0] += 1;", tasks=24), r"order of its tasks, for result 0"),
+    (same, in_c(f"{ALL} s[i % 5] = y[i] = x[i];"), r"writes after the end of scratch 0"),
+    (same, in_c("y[1 / (task - task)] = *(volatile float *)0;"), r"ends the process by signal"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shapes", "convert", "words"), WRONG, ids=[words for *_, words in WRONG])
+def test_what_is_wrong_is_said_with_the_node(shapes, convert, words):
+    nodes = [helper.make_node("Double", ["x"], ["z"], "mine", domain=DOMAIN)]
+    operator = CustomOperator("Double", shapes, convert, DOMAIN)
+    with pytest.raises(flexcomp.UnsupportedModelError, match=rf"^node 'mine' \(com\.example\.Double\): .*{words}"):
+        flexcomp.build(model(nodes, {"x": (4, 6)}), custom_operators=[operator])
+
+
+def test_operators_of_constants_alone():
+    nodes = [helper.make_node("Double", ["w"], ["v"], "mine", domain=DOMAIN), helper.make_node("Add", ["x", "v"], ["z"])]
+    proto = model(nodes, {"x": (4, 6)}, {"w": X})
+    with flexcomp.build(proto, custom_operators=[CustomOperator("Double", same, double, DOMAIN)]).session() as session:
+        np.testing.assert_array_equal(session.run({"x": X})["z"], 3 * X)
+    in_c_too = CustomOperator("Double", same, in_c(f"{ALL} y[i] = 2 * x[i];"), DOMAIN)
+    with pytest.raises(flexcomp.UnsupportedModelError, match=r"^node 'mine' \(com\.example\.Double\): its inputs are constants"):
+        flexcomp.build(proto, custom_operators=[in_c_too])
+
+
+def test_a_node_of_another_version_or_without_an_operator_is_named():
+    nodes = [helper.make_node("Double", ["x"], ["z"], "mine", domain=DOMAIN)]
+    old = CustomOperator("Double", same, double, DOMAIN, until=1)
+    with pytest.raises(flexcomp.UnsupportedModelError, match=r"node 'mine' \(com.example.Double\).*not for version 2"):
+        flexcomp.build(model(nodes, {"x": (4, 6)}), custom_operators=[old])
+    with pytest.raises(flexcomp.UnsupportedModelError, match=r"com\.example\.Double \(node 'mine'\)"):
+        flexcomp.build(model(nodes, {"x": (4, 6)}), custom_operators=OPERATORS)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([double], "a list of flexcomp.CustomOperator, not of function"),
+        ("Scan1D", "a list of flexcomp.CustomOperator, not of str"),
+        ([OPERATORS[0], OPERATORS[0]], "com.example.Scan1D twice"),
+    ],
+)
+def test_custom_operators_are_custom_operators(given, words):
+    with pytest.raises(flexcomp.InputError, match=words):
+        flexcomp.build(network(), custom_operators=given)
+
+
+def test_an_operator_has_a_name_and_functions():
+    for name, shapes, convert, versions in (("", same, double, {}), ("A", None, double, {}), ("A", same, double, {"until": 0})):
+        with pytest.raises(flexcomp.InputError):
+            CustomOperator(name, shapes, convert, **versions)
+
+
+def test_the_command_line_takes_a_file_of_operators(tmp_path):
+    onnx.save(network(), tmp_path / "network.onnx")
+    shutil.copy(Path(__file__).with_name("operators.py"), tmp_path / "my_operators.py")
+    build = ("build", tmp_path / "network.onnx", "-o", tmp_path / "network.so")
+    done = calls.call(*build, "--operators", tmp_path / "my_operators.py")
+    assert done.returncode == 0, done.stderr
+    listed = calls.call("inspect", tmp_path / "network.so").stdout
+    assert "scan in C, 2 tasks" in listed and "second" in listed
+    for text, words in (("x = 1", "no flexcomp.CustomOperator"), ("1 / 0", "ZeroDivisionError"), (None, "no Python file")):
+        (tmp_path / "wrong.py").unlink(missing_ok=True)
+        if text:
+            (tmp_path / "wrong.py").write_text(text)
+        done = calls.call(*build, "--operators", tmp_path / "wrong.py")
+        assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
