@@ -87,6 +87,8 @@ class MainRewriter:
             data = earlier.args[0]
         if shape(data) == new_shape:
             return data
+        if 0 in new_shape:  # TVM would read it as "the extent of the operand"
+            return op.zeros(relax.ShapeExpr(new_shape), dtype(data))
         if isinstance(data, ir.GenericConst):
             return relax.const(data.value.numpy().reshape(new_shape), dtype(data))
         return op.reshape(data, new_shape)

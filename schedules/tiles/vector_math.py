@@ -83,6 +83,9 @@ def let(value: ir.Expr, body: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
     """`body(v)` where v stands for `value`, computed once."""
     if isinstance(value, (ir.Var, tirx.FloatImm, tirx.IntImm)):
         return body(value)
+    if str(value.ty.dtype).startswith("int"):
+        # Hides the bounds of the integer: NarrowDataType ends with an error if it knows them in one place of an expression only.
+        value = tirx.call_intrin(value.ty.dtype, "tirx.reinterpret", value)
     variable = tirx.Var("m", value.ty.dtype)
     return tirx.Let(variable, value, body(variable))
 

@@ -303,6 +303,14 @@ def test_result_that_is_permuted_to_channels_last(apply):
     check(apply, body, ["permute_dims", "conv2d"])
 
 
+def test_no_rows_of_one_column(apply):
+    def body(emit, x, w):
+        return emit(op.strided_slice(conv(emit, x, w), [2], [8], [8]))
+
+    after = apply(ToNHWC(), network({"x": (1, 1, 8, 1)}, {"w": (1, 1, 3, 3)}, body))
+    assert shape(after["main"].body.body) == (1, 1, 0, 1)
+
+
 def test_gray_image_is_not_permuted(apply):
     check(apply, lambda emit, x, w: conv(emit, x, w), ["reshape", "conv2d", "permute_dims"], {"w": (4, 1, 3, 3)},
           {"x": (1, 1, 6, 8)})  # fmt: skip

@@ -23,12 +23,12 @@ EXACT = {
 }
 
 
-def elementwise(name, function, lanes):
+def elementwise(name, function, lanes, dtype="float32"):
     with IRBuilder() as builder, T.prim_func():
         T.func_name(name)
         T.func_attr({"tirx.noalias": True})
         source = T.arg("source", T.buffer((COUNT,), "float32"))
-        target = T.arg("target", T.buffer((COUNT,), "float32"))
+        target = T.arg("target", T.buffer((COUNT,), dtype))
         with T.serial(0, COUNT // lanes) as i:
             index = i if lanes == 1 else T.ramp(i * lanes, 1, lanes)
             T.buffer_store(target, function(source[index]), [index])
@@ -46,11 +46,12 @@ def library():
         function = elementwise(name, lambda x, p=power: tirx.pow(x, vector_math.constant(p, x)), 4)
         functions[name] = vector_math.expand(function)
     functions["expanded"] = vector_math.expand(elementwise("expanded", lambda x: tirx.exp(tirx.tanh(x)), 16))
+    functions["to_integer"] = elementwise("to_integer", lambda x: tirx.Cast("int32", vector_math.exp(x)), 1, "int32")
     return tvm.tirx.build(tvm.IRModule(functions), target=tvm.target.Target("llvm"))
 
 
-def run(function, x):
-    result = tvm.runtime.tensor(np.zeros(COUNT, "float32"))
+def run(function, x, dtype="float32"):
+    result = tvm.runtime.tensor(np.zeros(COUNT, dtype))
     function(tvm.runtime.tensor(x), result)
     return result.numpy()
 
@@ -101,6 +102,12 @@ def test_constant_powers(library):
     x = np.linspace(0.1, 9.0, COUNT, dtype="float32")
     for name, power in (("square", 2.0), ("cube", 3.0), ("root", 0.5), ("inverse", -1.0), ("other", 1.7)):
         np.testing.assert_allclose(run(library[name], x), x.astype("float64") ** power, rtol=3e-7)
+
+
+def test_an_integer_of_an_exponential(library):
+    x = np.linspace(-5, 5, COUNT, dtype="float32")
+    found = run(library["to_integer"], x, "int32")
+    assert (np.abs(found - np.exp(x.astype("float64"))) < 1).all()
 
 
 def test_expand_leaves_no_call(library):
