@@ -9,7 +9,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from flexcomp.passes import ToNHWC
-from flexcomp.passes.ir import bindings, operator
+from flexcomp.passes.ir import bindings, operator, shape
 from flexcomp.passes.weights import weight_vars
 
 from .networks import network
