@@ -16,6 +16,7 @@ from .lower_attention import LowerAttention
 from .lower_operators import LowerOperators
 from .lower_recurrence import LowerRecurrence
 from .multiply_integers import MultiplyIntegers
+from .narrow_weights import NarrowWeights
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
@@ -47,6 +48,7 @@ __all__ = [
     "LowerOperators",
     "LowerRecurrence",
     "MultiplyIntegers",
+    "NarrowWeights",
     "PlaceParts",
     "PretransformWeights",
     "RecogniseNorms",

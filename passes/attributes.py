@@ -65,6 +65,10 @@ PART = "flexcomp.part"  # float, below 1: the part of its output tensor that the
 FORM = "flexcomp.form"  # str: the form of its weights, WeightForm.encode of schedules/preparation.py
 SCRATCH = "flexcomp.scratch"  # list of shapes: buffers, float32 on kernels with OPERATOR, taken after the outputs
 
+# On a kernel PrimFunc of a custom operator (set by Node.call, consumed by NarrowWeights): the operands that, where these are
+# weights, may have fewer bits.
+NARROW = "flexcomp.narrow"  # list of int
+
 # On a kernel PrimFunc that calls a function in C: its source, CKernel.encode of schedules/operators/c_kernel.py.
 C_SOURCE = "flexcomp.c_source"  # str
 WRITTEN = "flexcomp.written"  # list of int: on such a kernel, the parameters that the function in C writes

@@ -24,6 +24,7 @@ from flexcomp.passes import (
     LowerOperators,
     LowerRecurrence,
     MultiplyIntegers,
+    NarrowWeights,
     PlaceParts,
     PretransformWeights,
     RecogniseNorms,
@@ -64,7 +65,7 @@ def transformers(
     measured: Measured | None = None,
 ) -> list[Pass]:
     """Indices are checked; attention, large embeddings and recurrences are calls of kernels; products and sums take
-    the place of broadcasts; integers are multiplied as they are.
+    the place of broadcasts; integers are multiplied as they are; weights of custom operators have an element type.
 
     `evaluate` gives the result of a function of the weights; recurrences have the kernels that `measured` times speak for.
     """
@@ -78,6 +79,7 @@ def transformers(
         LowerAttention(unit),
         SliceEmbeddings(unit, weight_type),
         LowerRecurrence(unit, weight_type, measured or (lambda spec: {})),
+        NarrowWeights(weight_type),
     ]
 
 

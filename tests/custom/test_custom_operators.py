@@ -76,6 +76,63 @@ def test_another_kernel_has_another_symbol():
     assert len(symbols) == 3
 
 
+def mixed(node):
+    """x · w, of TVMScript that reads w as a table, and the sums of w."""
+    (rows, depth), (_, columns) = node.shape, node.tensor(1).shape
+
+    @T.prim_func
+    def product(x: T.Buffer((rows, depth), "float32"), w: T.Buffer((depth, columns), "float32"),
+                y: T.Buffer((rows, columns), "float32"), s: T.Buffer((columns,), "float32")):  # fmt: skip
+        for j in T.serial(columns):
+            s[j] = 0.0
+            for k in T.serial(depth):
+                s[j] = s[j] + w[k, j]
+        for i, j in T.grid(rows, columns):
+            y[i, j] = 0.0
+            for k in T.serial(depth):
+                y[i, j] = y[i, j] + x[i, k] * w[k, j]
+
+    return node.call(product, node.inputs, narrow=[1])
+
+
+MIXED = CustomOperator("Mixed", lambda i, a: [Tensor((4, 8)), Tensor((8,))], mixed, DOMAIN)
+
+
+def mixed_network(w):
+    return model([helper.make_node("Mixed", ["x", "w"], ["z", "s"], "mine", domain=DOMAIN)], {"x": (4, 6)}, {"w": w}, ("z", "s"))
+
+
+@pytest.mark.parametrize(
+    ("kept", "error"), [("float32", 1e-6), ("float16", 1e-3), ("bfloat16", 1e-2), ("int8", 1e-2)], ids=lambda value: str(value)
+)
+def test_reads_weights_of_fewer_bits(kept, error):
+    w = np.random.default_rng(2).standard_normal((6, 8)).astype("f4")
+    artifact = flexcomp.build(mixed_network(w), weights={"mine": kept}, custom_operators=[MIXED], threads=1)
+    assert artifact.weights[0][1].dtype.itemsize == {"float32": 4, "int8": 1}.get(kept, 2)
+    with artifact.session("min") as session:
+        found = session.run({"x": X})
+    for name, want in (("z", X @ w), ("s", w.sum(axis=0))):
+        assert (0 if kept == "float32" else error / 100) <= abs(found[name] - want).max() / abs(want).max() <= error
+
+
+def product(node):
+    """x · w, of a tensor expression."""
+    x, w = (te.placeholder(node.tensor(i).shape, name=name) for i, name in enumerate("xw"))
+    k = te.reduce_axis((0, 6), "k")
+    y = te.compute((4, 8), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name="y")
+    return node.call(te.create_prim_func([x, w, y]), node.inputs, narrow=[1])
+
+
+def test_weights_that_have_fewer_bits_anyway_are_kept_in_them():
+    w = np.random.default_rng(2).standard_normal((6, 8)).astype("f2").astype("f4")
+    nodes = [helper.make_node("Product", ["x", "w"], ["z"], domain=DOMAIN)]
+    operator = CustomOperator("Product", lambda inputs, attributes: Tensor((4, 8)), product, DOMAIN)
+    artifact = flexcomp.build(model(nodes, {"x": (4, 6)}, {"w": w}), custom_operators=[operator], threads=1)
+    assert artifact.weights[0][1].dtype == np.float16
+    with artifact.session() as session:
+        np.testing.assert_allclose(session.run({"x": X})["z"], X @ w, rtol=1e-5, atol=1e-6)
+
+
 def double(node):
     x = te.placeholder(node.shape, node.dtype, name="x")
     return node.call(te.create_prim_func([x, te.compute(node.shape, lambda *i: x(*i) * 2.0, name="y")]), node.inputs)
@@ -106,7 +163,18 @@ def test_a_node_inside_of_a_function_of_the_model():
 def in_c(body: str, **options):
     """A converter to a kernel of x [4, 6] and a scratch of 4 floats."""
     source = f"#include <stdint.h>\nvoid f(int32_t task, int32_t tasks, const float *x, float *y, float *s) {{ {body} }}"
-    return lambda node: node.call(CKernel(source, "f", **{"scratch": (4,), **options}), node.inputs)
+    narrow = options.pop("narrow", ())
+    return lambda node: node.call(CKernel(source, "f", **{"scratch": (4,), **options}), node.inputs, narrow=narrow)
+
+
+def seen_whole():
+    @T.prim_func
+    def flat(x: T.Buffer((4, 6), "float32"), y: T.Buffer((4, 6), "float32")):
+        v = T.decl_buffer((24,), "float32", data=x.data)
+        for i, j in T.grid(4, 6):
+            y[i, j] = v[i * 6 + j]
+
+    return flat
 
 
 def outside(node):
@@ -133,6 +201,8 @@ WRONG = [
     (same, lambda node: None, r"its converter gives NoneType"),
     (same, lambda node: node.call(double, node.inputs), r"gives function for a kernel"),
     (same, outside, r"its kernel writes outside of y.* by i \+ 1"),
+    (same, lambda node: node.call(seen_whole(), node.inputs, narrow=[0]), r"reads input 0 not only element by element"),
+    (same, in_c("", narrow=[0]), r"its kernel is in C, and reads float32"),
     (same, in_c("y[0] = "), r"is not compiled: .*error: expected expression"),
     (same, in_c(f"{ALL} y[i] = unknown(x[i]);"), r"is not compiled: .*error: .*unknown"),
     (same, in_c("void other(void); other();"), r"is not linked: .*undefined reference to `other'"),

@@ -12,10 +12,11 @@ from tvm import relax, tirx
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.node_names import variable_name
-from flexcomp.passes.attributes import C_SOURCE, WRITTEN, kernel_attributes
+from flexcomp.passes.attributes import C_SOURCE, NARROW, WRITTEN, kernel_attributes
 from flexcomp.schedules.generic import guard
 from flexcomp.schedules.operators import c_kernel
 from flexcomp.schedules.operators.c_kernel import CKernel
+from flexcomp.schedules.operators.narrow_weights import widening
 
 _OPAQUE = 8  # TVM's kOpaque
 
@@ -96,13 +97,22 @@ class Node:
         return self.bb.emit(expr)
 
     def call(
-        self, kernel: tirx.PrimFunc | CKernel, inputs: Sequence[relax.Expr], results: Sequence[Tensor] | None = None
+        self,
+        kernel: tirx.PrimFunc | CKernel,
+        inputs: Sequence[relax.Expr],
+        results: Sequence[Tensor] | None = None,
+        narrow: Sequence[int] = (),
     ) -> relax.Expr:
         """The result of a kernel, or a tuple of its results.
 
         A PrimFunc takes the inputs and then the results, all of static shapes. `results` are those of a kernel in C, by default
-        the results of the shape rule.
+        the results of the shape rule. `narrow` are the positions of inputs that, if they are weights, `build(weights=…)` may keep
+        in fewer bits: what the PrimFunc reads of them is widened. Other weights are float32, and so are all of a kernel in C.
         """
+        if isinstance(kernel, tirx.PrimFunc) and narrow:
+            kernel = _narrowing(self, kernel, len(inputs), narrow)
+        elif narrow:
+            raise self.refuse("its kernel is in C, and reads float32: leave narrow out, or give a PrimFunc")
         return call_kernel(self, kernel, inputs, self.results if results is None else results)
 
     def refuse(self, reason: str) -> UnsupportedModelError:
@@ -136,6 +146,16 @@ def call_kernel(
     if len(types) == 1:
         return made
     return relax.Tuple([node.emit(relax.TupleGetItem(made, i)) for i in range(len(types))])
+
+
+def _narrowing(node: Node, kernel: tirx.PrimFunc, inputs: int, narrow: Sequence[int]) -> tirx.PrimFunc:
+    """The kernel with a mark on these inputs."""
+    for position in narrow:
+        if not 0 <= position < min(inputs, len(kernel.params)):
+            raise node.refuse(f"narrow names input {position}, and its kernel has {inputs}")
+        if widening(kernel, inputs, {position: "float16"}) is None:
+            raise node.refuse(f"its kernel reads input {position} not only element by element: leave it out of narrow")
+    return kernel.with_attr(NARROW, list(narrow))
 
 
 def _checked(node: Node, kernel: tirx.PrimFunc, given: Sequence[Tensor]) -> list[Tensor]:
