@@ -29,7 +29,7 @@ noise of 2e-7 where the values are 0: both engines have other noise there.
 {figures}
 
 Right, refused and wrong count tests; types are those whose tests are all right. Operators with function bodies are tested
-as operators and as the graphs that ONNX expands them to.
+as operators and as the graphs that ONNX expands them to. [Custom operators](guide/custom-operators.md) tells how to add one.
 
 | operator | right | refused | wrong | types | refused because |
 | --- | --- | --- | --- | --- | --- |

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.networks.graph import Graph
 
@@ -21,6 +22,7 @@ def write(folder: Path) -> None:
     dynamic.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     onnx.save(dynamic, folder / "dynamic.onnx")
     onnx.save(_recurrent(), folder / "recurrent.onnx")
+    onnx.save(_sensor(), folder / "sensor.onnx")
 
 
 def _pictures(name: str, extent: int) -> onnx.ModelProto:
@@ -35,6 +37,19 @@ def _pictures(name: str, extent: int) -> onnx.ModelProto:
     (head,) = (node for node in model.graph.node if node.op_type == "Gemm")
     head.name = "/head/dense"
     return model
+
+
+def _sensor() -> onnx.ModelProto:
+    """An operator that nobody has, and a dense layer."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, columns)) for name, columns in (("x", 64), ("y", 32))]
+    nodes = [
+        helper.make_node("LeakyIntegrator", ["x"], ["sums"], "integrate", domain="com.example", decay=0.5),
+        helper.make_node("MatMul", ["sums", "w"], ["y"], "dense"),
+    ]
+    weights = numpy_helper.from_array(np.full((64, 32), 0.25, "float32"), "w")
+    graph = helper.make_graph(nodes, "sensor", ports[:1], ports[1:], [weights])
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("com.example", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
 def _recurrent() -> onnx.ModelProto:

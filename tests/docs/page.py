@@ -4,8 +4,8 @@
 
 A `sh` block is one call of bash and a `python` block continues those before it; all of them run in FOLDER. A block marked
 `sh background` is a server: it starts, and the next block begins when its port answers. A block marked `sh install` changes
-the environment and does not run here: continuous integration installs the package (.ci/run). A block marked `c NAME` is a
-file of that name. Other languages are outputs and listings.
+the environment and does not run here: continuous integration installs the package (.ci/run). A block marked `c NAME` or
+`python NAME` is a file of that name. Other languages are outputs and listings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from markdown_it import MarkdownIt
 
 RUN = ("python", "sh", "sh background", "sh install")
 SHOWN = ("text", "json", "c", "yaml")
-_FILE = re.compile(r"c (\w+\.[ch])")
+_FILE = re.compile(r"(?:c (?=\w+\.[ch]$)|python (?=\w+\.py$))([\w.]+)")
 FORKED = Path(__file__).parent / "forked"  # `flexcomp` that needs not import what it needs; servers take the real one
 START_S = 60.0  # for a server, on a busy machine
 
@@ -47,7 +47,8 @@ def blocks(page: str) -> list[Block]:
         if token.type == "fence":
             kind = " ".join(token.info.split())
             if kind not in RUN + SHOWN and not _FILE.fullmatch(kind):
-                raise ValueError(f"line {token.map[0] + 1}: a block of {kind!r}; there are {', '.join(RUN + SHOWN)}, c NAME")
+                known = ", ".join(RUN + SHOWN)
+                raise ValueError(f"line {token.map[0] + 1}: a block of {kind!r}; there are {known}, c and python NAME")
             found.append(Block(kind, token.map[0] + 1, token.content))
     return found
 
@@ -57,6 +58,7 @@ def run(page: Path, folder: Path, replacements: dict[str, str]) -> None:
     servers: list[subprocess.Popen] = []
     names: dict = {"__name__": "__main__"}
     os.chdir(folder)
+    sys.path.insert(0, str(folder))  # as for Python that is started there
     try:
         for block in blocks(page.read_text()):
             text = block.text
