@@ -33,7 +33,11 @@ def build(
     model: Annotated[Path, typer.Argument(help="An .onnx file.")],
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", help="The library to write, NAME.so; NAME.weights goes next to it."),
+        typer.Option(
+            "-o",
+            "--output",
+            help="The library to write, NAME.so, or NAME.o, which programs in C link; NAME.weights goes next to it.",
+        ),
     ],
     target: Annotated[
         str,
@@ -130,8 +134,8 @@ def build(
     shapes = parse_shapes(input or [])
     states = parse_states(state or [])
     types = weight_types(weights or [])
-    if output.suffix != ".so":
-        raise typer.BadParameter(f"'{output}' does not end in .so", param_hint="'--output'")
+    if output.suffix not in (".so", ".o"):
+        raise typer.BadParameter(f"'{output}' does not end in .so, nor in .o", param_hint="'--output'")
     # Checks come first: importing and compiling take minutes.
     with exit_on_error(CANNOT_BUILD):
         require_model(model)

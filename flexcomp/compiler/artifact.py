@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +21,8 @@ from flexcomp.report import Progress, describe
 from flexcomp.runtime import Session, ladder_html, load
 from flexcomp.units import enough
 
-from .linker import Linker, linker_for
+from .linked_object import network_symbol, write_object
+from .linker import command_for, linker_for
 from .machine_code import static_library
 
 
@@ -83,6 +85,7 @@ class Artifact:
     ) -> None:
         """Write PATH, a self-contained shared library NAME.so, and its weights, NAME.weights, in the same folder.
 
+        NAME.o is an object file instead, to be linked with a program in C, which calls `flexcomp_open_linked`.
         A library for another kind of machine is linked with a cross compiler: `compiler`, or TRIPLE-g++. Both files
         appear only when both are complete. Weights are packed now: `progress` is called as for `flexcomp.build`.
 
@@ -90,10 +93,10 @@ class Artifact:
         that compiler.
         """
         path = checked_path(path, "the library")
-        linker = self._linker(path, compiler)
+        link = self._linking(path, compiler)
         with beside(path) as folder:
             library, weights = folder / path.name, folder / path.with_suffix(".weights").name
-            self._link(library, self.write_weights(weights, progress), linker)
+            link(library, self.write_weights(weights, progress))
             weights.replace(path.with_suffix(".weights"))
             library.replace(path)
 
@@ -112,28 +115,47 @@ class Artifact:
         Raises as `export_library`.
         """
         path = checked_path(path, "the library")
-        linker = self._linker(path, compiler)
+        link = self._linking(path, compiler)
         with beside(path) as folder:
             library = folder / path.name
-            self._link(library, weights, linker)
+            link(library, weights)
             library.replace(path)
 
-    def _linker(self, path: Path, compiler: str | None) -> Linker:
-        if path.suffix != ".so":
-            raise InputError(f"a library is called NAME.so, not {path.name}")
-        return linker_for(self.target, None if compiler is None else checked_text(compiler, "compiler"))
+    def _linking(self, path: Path, compiler: str | None) -> Callable[[Path, WeightsDigest], None]:
+        """What writes a file called so; errors come before the work."""
+        compiler = None if compiler is None else checked_text(compiler, "compiler")
+        if path.suffix == ".so":
+            linker = linker_for(self.target, compiler)
 
-    def _link(self, library: Path, weights: WeightsDigest, linker: Linker) -> None:
-        runtime_ext.register()
-        module = tvm.get_global_func(f"{PROGRAM_KIND}.create")(encode_program(self.program, weights))
-        for symbol, code in sorted(self.kernels.items()):
-            module.import_module(static_library(symbol, code, library.parent))
-        try:
-            module.export_library(
-                str(library), fcompile=linker.compile, addons=[str(linker.runtime)], options=linker.options_for(library.name)
-            )
-        except RuntimeError as error:
-            raise TargetError(f"cannot link {library.name}: {_reason(error)}") from error
+            def link(library: Path, weights: WeightsDigest) -> None:
+                module = _checked(encode_program(self.program, weights))
+                for symbol, code in sorted(self.kernels.items()):
+                    module.import_module(static_library(symbol, code, library.parent))
+                options = linker.options_for(library.name)
+                try:
+                    module.export_library(str(library), fcompile=linker.compile, addons=[str(linker.runtime)], options=options)
+                except RuntimeError as error:
+                    raise TargetError(f"cannot link {library.name}: {_reason(error)}") from error
+
+            return link
+        if path.suffix != ".o":
+            raise InputError(f"a library is called NAME.so, or NAME.o for a program in C, not {path.name}")
+        if self.target.gpu is not None:
+            raise TargetError("networks for GPUs cannot be linked with a program: write NAME.so")
+        network_symbol(path)
+        command = command_for(self.target, compiler)
+
+        def write(library: Path, weights: WeightsDigest) -> None:
+            program = encode_program(self.program, weights)
+            _checked(program)
+            write_object(library, program, self.kernels, command)
+
+        return write
+
+
+def _checked(program: bytes) -> tvm.runtime.Module:
+    runtime_ext.register()
+    return tvm.get_global_func(f"{PROGRAM_KIND}.create")(program)
 
 
 def _reason(error: Exception) -> str:

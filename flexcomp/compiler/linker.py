@@ -59,6 +59,11 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
     return Linker(_for_target(command, target), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
 
 
+def command_for(target: CompileTarget, compiler: str | None = None) -> str:
+    """The compiler that links for a target. Raises TargetError if there is none."""
+    return _chosen(target, compiler)[0]
+
+
 def _chosen(target: CompileTarget, compiler: str | None) -> tuple[str, bool]:
     """The command that links, and whether it can link the runtime's object that came with flexcomp."""
     machine, here = _machines(target)

@@ -26,7 +26,11 @@ def closing_lines(program: Program, library: Path, budget: Budget, here: bool = 
     width = max(len(enough(rung.budget, units)) for _, rung in rows)
     name = shlex.quote(f"./{library}" if str(library).startswith("-") else str(library))
     by = set_by(program.metadata.get(MINIMUM, ""), units, with_needs=False)
-    command = f"run {name} --budget {_typed(program, budget)}" if here else f"package {name} -o for-device.tar.gz"
+    if library.suffix == ".o":
+        following = [f"next: cc program.c {name} $(pkg-config --cflags --libs flexcomp-static)"]
+    else:
+        command = f"run {name} --budget {_typed(program, budget)}" if here else f"package {name} -o for-device.tar.gz"
+        following = [f"next: flexcomp {command}", f"      flexcomp inspect {name}  for layers, kernels and all budgets"]
     count = f"{len(program.rungs)} plans" if len(program.rungs) > 1 else "1 plan"
     return [
         f"wrote {files[0]} and {files[1]}",
@@ -34,8 +38,7 @@ def closing_lines(program: Program, library: Path, budget: Budget, here: bool = 
         *notes(describe(program)),
         f"everything resident takes {enough(largest, units)}; {count} in all, of which predicted",
         *(f"  {rung.predicted_ms:9.2f} ms in {enough(rung.budget, units):>{width}}, {name}" for name, rung in rows),
-        f"next: flexcomp {command}",
-        f"      flexcomp inspect {name}  for layers, kernels and all budgets",
+        *following,
     ]
 
 

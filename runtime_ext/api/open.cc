@@ -27,9 +27,8 @@ constexpr size_t kFirstOptions = offsetof(flexcomp_options, source);  // the siz
 
 CpuSet CpusOf(const char* list) { return list == nullptr ? CpuSet() : CpuSet::Parse(list); }
 
-SessionOptions OptionsOf(const flexcomp_options& given, const std::string& library, const Program& program) {
+SessionOptions OptionsOf(const flexcomp_options& given, const Program& program) {
   SessionOptions options;
-  options.library_path = library;
   options.budget = BudgetOf(given.budget, program);
   options.threads = given.threads;
   options.cores.affinity = (given.flags & FLEXCOMP_NO_AFFINITY) == 0;
@@ -42,13 +41,30 @@ SessionOptions OptionsOf(const flexcomp_options& given, const std::string& libra
   return options;
 }
 
+void RequireKind(std::string_view kind, const std::string& of) {
+  if (kind != FLEXCOMP_PROGRAM_KIND)
+    RaiseError(kUnsupported, of, " was built by another version of flexcomp (", kind, ", and this version runs ", FLEXCOMP_PROGRAM_KIND,
+               "): build it again");
+}
+
+std::shared_ptr<const Program> LinkedProgram(const flexcomp_network& linked) {
+  if (linked.size < sizeof linked || linked.size > kLargestStruct) Raise("InputError", "the network is not one that flexcomp made");
+  RequireKind(linked.kind, "the linked network");
+  return DecodeProgram(tvm::ffi::Bytes(reinterpret_cast<const char*>(linked.program), linked.program_nbytes));
+}
+
+flexcomp_session* Open(std::shared_ptr<const Program> program, const flexcomp_options& options, const SessionOptions& made,
+                       const std::string& weights) {
+  const ChosenWeights chosen(options, weights);
+  Session::Owner opened(new Session(std::move(program), chosen.source(), made));
+  chosen.BelongTo(*opened);
+  return Keep(std::move(opened));
+}
+
 }  // namespace
 
 std::shared_ptr<const Program> ProgramOf(const LoadedLibrary& library, const std::string& given) {
-  const std::string_view kind = library.program->kind();
-  if (kind != FLEXCOMP_PROGRAM_KIND)
-    RaiseError(kUnsupported, given, " was built by another version of flexcomp (", kind, ", and this version runs ", FLEXCOMP_PROGRAM_KIND,
-               "): build it again");
+  RequireKind(library.program->kind(), given);
   const auto blob = library.program->GetFunction("blob");
   if (!blob.has_value()) RaiseError("ArtifactError", given, " does not give its program: build it again");
   return DecodeProgram((*blob)().cast<tvm::ffi::Bytes>());
@@ -76,11 +92,22 @@ flexcomp_status flexcomp_open(const char* path, const flexcomp_options* given, f
     const flexcomp_options options = api::TakenOptions(given);
     const LoadedLibrary library = LoadLibrary(path);
     std::shared_ptr<const Program> program = api::ProgramOf(library, path);
-    const SessionOptions made = api::OptionsOf(options, library.path, *program);
-    const api::ChosenWeights weights(options, library.weights);
-    Session::Owner opened(new Session(std::move(program), weights.source(), made));
-    weights.BelongTo(*opened);
-    *session = api::Keep(std::move(opened));
+    SessionOptions made = api::OptionsOf(options, *program);
+    made.library_path = library.path;
+    *session = api::Open(std::move(program), options, made, library.weights);
+  });
+}
+
+flexcomp_status flexcomp_open_linked(const flexcomp_network* network, const flexcomp_options* given, flexcomp_session** session) {
+  if (session != nullptr) *session = nullptr;
+  return api::Guarded([&] {
+    api::RequirePointer(session, "session");
+    api::RequirePointer(network, "network");
+    const flexcomp_options options = api::TakenOptions(given);
+    std::shared_ptr<const Program> program = api::LinkedProgram(*network);
+    SessionOptions made = api::OptionsOf(options, *program);
+    made.linked = network;
+    *session = api::Open(std::move(program), options, made, {});
   });
 }
 

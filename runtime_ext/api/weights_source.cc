@@ -23,6 +23,8 @@ Reader MemoryReader(const void* data, uint64_t nbytes) {
 
 ChosenWeights::ChosenWeights(const flexcomp_options& options, const std::string& otherwise) {
   if (options.source == nullptr) {
+    if (options.weights == nullptr && otherwise.empty())
+      Raise("InputError", "a network that is linked with the program has no weights next to it: options must name them");
     source_ = options.weights == nullptr ? otherwise : options.weights;
     return;
   }

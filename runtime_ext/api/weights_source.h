@@ -14,7 +14,7 @@ namespace flexcomp::api {
 
 class ChosenWeights {
  public:
-  // `otherwise`: the file of options that name nothing. Throws InputError, Unsupported.
+  // `otherwise`: the file of options that name nothing; empty: they must. Throws InputError, Unsupported.
   ChosenWeights(const flexcomp_options& options, const std::string& otherwise);
 
   const WeightsSource& source() const noexcept { return source_; }

@@ -142,6 +142,15 @@ typedef struct flexcomp_options {
  * code of a library stays in the process after the session is closed. Sets `*session` to NULL when it fails. */
 FLEXCOMP_API flexcomp_status flexcomp_open(const char *library, const flexcomp_options *options, flexcomp_session **session);
 
+/* A compiled network whose code is linked with the program: `flexcomp build … -o NAME.o` makes an object file, and
+ * FLEXCOMP_NETWORK(NAME); declares flexcomp_network_NAME, with "_" for characters that names in C do not have. */
+typedef struct flexcomp_network flexcomp_network;
+#define FLEXCOMP_NETWORK(name) extern const flexcomp_network flexcomp_network_##name
+
+/* Opens such a network, as flexcomp_open does. `options` must name the weights, or have a source of them. */
+FLEXCOMP_API flexcomp_status flexcomp_open_linked(const flexcomp_network *network, const flexcomp_options *options,
+                                                  flexcomp_session **session);
+
 /* Gives everything of the session back: memory, threads, files. Waits; cancel before if you do not want to. NULL is nothing to
  * close, and FLEXCOMP_OK. */
 FLEXCOMP_API flexcomp_status flexcomp_close(flexcomp_session *session);

@@ -43,9 +43,10 @@ def pictures(tmp_path_factory):
 def test_a_prefix_has_what_programs_need_and_no_more(prefix):
     files = {str(path.relative_to(prefix)) for path in prefix.rglob("*") if not path.is_dir()}
     cmake = {f"lib/cmake/flexcomp/flexcompConfig{end}.cmake" for end in ("", "-release", "Version")}
-    libraries = {"lib/libflexcomp.so", "lib/libflexcomp.so.1", "lib/libtvm_ffi.so"}
+    libraries = {f"lib/lib{name}" for name in ("flexcomp.so", "flexcomp.so.1", "flexcomp.a", "tvm_ffi.so")}
+    packages = {f"lib/pkgconfig/{name}.pc" for name in ("flexcomp", "flexcomp-static")}
     licences = {f"share/licenses/{name}" for name in ("flexcomp/LICENSE", "tvm_ffi/LICENSE", "tvm_ffi/NOTICE")}
-    assert files == {"include/flexcomp.h", "lib/pkgconfig/flexcomp.pc", "bin/flexcomp-run", *libraries, *licences, *cmake}
+    assert files == {"include/flexcomp.h", "bin/flexcomp-run", *packages, *libraries, *licences, *cmake}
 
 
 def test_the_example_by_pkg_config(prefix, pictures, tmp_path):

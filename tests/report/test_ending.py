@@ -23,11 +23,12 @@ def program():
         ("tiny.so", None, True, "flexcomp run tiny.so --budget min"),  # 10 % of it is less than the smallest
         ("-tiny.so", "min", True, "flexcomp run ./-tiny.so --budget min"),
         ("tiny.so", None, False, "flexcomp package tiny.so -o for-device.tar.gz"),
+        ("tiny.o", None, False, "cc program.c tiny.o $(pkg-config --cflags --libs flexcomp-static)"),
     ],
 )
 def test_what_to_type_next_is_possible(program, library, budget, here, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for kind in (".so", ".weights"):
+    for kind in (".so", ".o", ".weights"):
         Path(library).with_suffix(kind).touch()
     assert f"next: {command}" in closing_lines(program, Path(library), parse_budget(budget), here)
 

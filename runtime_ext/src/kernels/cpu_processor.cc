@@ -8,9 +8,9 @@
 
 namespace flexcomp {
 
-CpuProcessor::CpuProcessor(const Layer& marker, const std::string& library_path, int threads,
+CpuProcessor::CpuProcessor(const Layer& marker, const std::string& library_path, const flexcomp_network* linked, int threads,
                            const CpuSet& cpus)
-    : library_(marker, library_path),
+    : library_(linked != nullptr ? ModelLibrary(*linked) : ModelLibrary(marker, library_path)),
       cpus_(cpus),
       pool_(threads, cpus) {
   // Whichever library's runtime serves this one, its kernels shall find the contexts that are set here. All sessions

@@ -14,8 +14,8 @@ namespace flexcomp {
 
 class CpuProcessor final : public Processor {
  public:
-  // `marker` is one layer of the model. See ModelLibrary and ThreadPool for the rest.
-  CpuProcessor(const Layer& marker, const std::string& library_path, int threads, const CpuSet& cpus);
+  // `marker` is one layer of the model; `linked` nullptr: its kernels are in a library. See ModelLibrary and ThreadPool for the rest.
+  CpuProcessor(const Layer& marker, const std::string& library_path, const flexcomp_network* linked, int threads, const CpuSet& cpus);
 
   Kernel Find(const Layer& layer) override;
   Kernel FindPreparation(const Layer& layer) override;

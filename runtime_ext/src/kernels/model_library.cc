@@ -4,6 +4,9 @@
 #include <link.h>
 #include <tvm/ffi/extra/module.h>
 
+#include <algorithm>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -43,7 +46,9 @@ ModelLibrary::ModelLibrary(const Layer& marker, const std::string& path) {
              " gives it", path.empty() ? "" : ": looked into ", path);
 }
 
-ModelLibrary::~ModelLibrary() { ::dlclose(handle_); }
+ModelLibrary::~ModelLibrary() {
+  if (handle_ != nullptr) ::dlclose(handle_);
+}
 
 void* ModelLibrary::FindKernel(const Layer& layer) const {
   return Find(tvm::ffi::symbol::tvm_ffi_symbol_prefix + SymbolOf(layer));
@@ -54,6 +59,11 @@ void* ModelLibrary::FindPreparation(const Layer& layer) const {
 }
 
 void* ModelLibrary::Find(const std::string& symbol) const noexcept {
+  if (linked_ != nullptr) {
+    const std::span symbols(linked_->symbols, linked_->symbol_count);
+    const auto found = std::ranges::lower_bound(symbols, std::string_view(symbol), {}, &flexcomp_symbol::name);
+    return found != symbols.end() && found->name == symbol ? found->address : nullptr;
+  }
   // The linker would take the text before a zero for the whole.
   return symbol.find('\0') == std::string::npos ? ::dlsym(handle_, symbol.c_str()) : nullptr;
 }

@@ -1,8 +1,9 @@
-// The loaded shared library that holds a model's kernels.
+// Where a model's kernels are: in a loaded shared library, or in the program itself.
 #pragma once
 
 #include <string>
 
+#include "kernels/linked_network.h"
 #include "program/program.h"
 
 namespace flexcomp {
@@ -13,6 +14,8 @@ class ModelLibrary {
   // Symbols carry a prefix of their model's own, so whichever copy is found holds the right code.
   // Throws ArtifactError.
   ModelLibrary(const Layer& marker, const std::string& path);
+  // The kernels of a network that is linked with the program, and outlives this.
+  explicit ModelLibrary(const flexcomp_network& linked) noexcept : linked_(&linked) {}
   ~ModelLibrary();
   ModelLibrary(const ModelLibrary&) = delete;
   ModelLibrary& operator=(const ModelLibrary&) = delete;
@@ -24,6 +27,7 @@ class ModelLibrary {
 
  private:
   void* handle_ = nullptr;
+  const flexcomp_network* linked_ = nullptr;
 };
 
 }  // namespace flexcomp

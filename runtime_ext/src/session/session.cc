@@ -42,8 +42,9 @@ std::unique_ptr<Processor> MakeProcessor(const Program& program, const SessionOp
   }
   if (program.layers.empty()) Raise("ArtifactError", "the program has no layers");
   if (program.on_cuda && options.lane) Raise("InputError", "networks for GPUs do not take turns in one working memory yet");
+  if (program.on_cuda && options.linked != nullptr) Raise("ArtifactError", "networks for GPUs cannot be linked with a program");
   if (program.on_cuda) return std::make_unique<cuda::CudaProcessor>(program, options.library_path);
-  return std::make_unique<CpuProcessor>(program.layers[0], options.library_path, placement.threads, placement.compute);
+  return std::make_unique<CpuProcessor>(program.layers[0], options.library_path, options.linked, placement.threads, placement.compute);
 }
 
 Kernels FindKernels(const Program& program, Processor& processor) {

@@ -18,6 +18,7 @@
 
 #include "kernels/call_table.h"
 #include "kernels/kernel_preparer.h"
+#include "kernels/linked_network.h"
 #include "kernels/processor.h"
 #include "memory/places.h"
 #include "memory/sharing.h"
@@ -44,6 +45,7 @@ struct Lane {
 
 struct SessionOptions {
   std::string library_path;      // empty: found among the loaded libraries
+  const flexcomp_network* linked = nullptr;  // the network's code is in the program instead, and outlives the session
   uint64_t budget = UINT64_MAX;  // bytes; the largest rung that fits is taken
   int threads = 0;               // 0: as many as the kernels were made for, within the cores for them
   CoreOptions cores;
