@@ -33,6 +33,7 @@ _REGISTRY = threading.RLock()  # held while ONNX knows shape rules, which it kee
 _KINDS = {dtype: helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for dtype in (
     "float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
 )}  # fmt: skip
+_NARROW = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ class Taught:
                     onnx.defs.deregister_schema(kind, 1, CUSTOM)
 
     def _schema(self, kind: str) -> OpSchema:
-        every = sorted(f"tensor({onnx.TensorProto.DataType.Name(value).lower()})" for value in _KINDS.values())
+        kinds = (*_KINDS.values(), *_NARROW)
+        every = sorted(f"tensor({onnx.TensorProto.DataType.Name(value).lower()})" for value in kinds)
         many = OpSchema.FormalParameterOption.Variadic
         schema = OpSchema(
             kind, CUSTOM, 1,
@@ -181,11 +183,14 @@ class Taught:
         return schema
 
     def _infer(self, kind: str, context: Any) -> None:
-        inputs = []
+        """Give results their types. Rules see 16-bit floats as float32, and results of float32 are as the inputs were."""
+        inputs, floats = [], onnx.TensorProto.FLOAT
         for i in range(context.get_num_inputs()):
             given = context.get_input_type(i) if context.has_input(i) else None
             if context.has_input(i) and (given is None or not _is_static(given)):
                 return
+            if given is not None and given.tensor_type.elem_type in _NARROW:
+                floats = given.tensor_type.elem_type
             inputs.append(None if given is None else _tensor(given, context.get_input_data(i)))
         found = {name: context.get_attribute(name) for name in self.attributes[kind]}
         attrs = {name: plain(helper.get_attribute_value(one)) for name, one in found.items() if one is not None}
@@ -195,7 +200,8 @@ class Taught:
             name = context.get_display_name().removeprefix(f"node {kind}[{CUSTOM}] (").removesuffix(")")
             raise UnsupportedModelError(f"node {name!r} ({kind}): {error}") from error.__cause__
         for i, result in enumerate(results):
-            context.set_output_type(i, helper.make_tensor_type_proto(_KINDS[result.dtype], result.shape))
+            element = floats if result.dtype == "float32" else _KINDS[result.dtype]
+            context.set_output_type(i, helper.make_tensor_type_proto(element, result.shape))
 
     def _by_rule(
         self, kind: str, inputs: Sequence[Tensor | None], attrs: Mapping[str, Any], count: int
@@ -265,8 +271,9 @@ def _is_static(given: onnx.TypeProto) -> bool:
 
 
 def _tensor(given: onnx.TypeProto, data: onnx.TensorProto | None) -> Tensor:
-    dtype = str(helper.tensor_dtype_to_np_dtype(given.tensor_type.elem_type))
-    value = None if data is None else numpy_helper.to_array(data)
+    element = given.tensor_type.elem_type
+    dtype = "float32" if element in _NARROW else str(helper.tensor_dtype_to_np_dtype(element))
+    value = None if data is None else numpy_helper.to_array(data).astype(dtype, copy=False)
     return Tensor(tuple(d.dim_value for d in given.tensor_type.shape.dim), dtype, value)
 
 

@@ -1,6 +1,6 @@
 """Samples of a deformable convolution: at every tap, moved by offsets, in the order in which a convolution of 1×1 reads them.
 
-    for image, row, in parallel:  for column, tap, offset group:
+    for image, row, column, in parallel:  for tap, offset group:
         place = the tap's pixel + its offset;  four weights = bilinear, times the mask
         for channel of the group:   samples[image, row, column, channel's group, tap, channel] = Σ weights × four pixels
 
@@ -16,6 +16,10 @@ from functools import reduce
 from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+
+from ..tiles.emit import loop
+
+_FLOPS = 8  # of a sample
 
 
 @dataclass(frozen=True)
@@ -63,16 +67,16 @@ def kernel(spec: DeformableSpec) -> tirx.PrimFunc:
         offsets = T.arg("offsets", T.buffer(spec.offsets, spec.dtype))
         masks = T.arg("masks", T.buffer(spec.masks, spec.dtype)) if spec.masked else None
         samples = T.arg("samples", T.buffer(spec.samples, spec.dtype))
-        with T.parallel(batch * out_h) as task:
-            n, row = T.bind(task // out_h), T.bind(task % out_h)
-            with T.serial(out_w) as column, T.serial(spec.taps) as tap, T.serial(spec.offset_groups) as group:
+        with loop(batch * out_h * out_w, math.prod(spec.samples) * _FLOPS) as pixel:
+            n, row, column = T.bind(pixel // (out_h * out_w)), T.bind(pixel // out_w % out_h), T.bind(pixel % out_w)
+            with T.serial(spec.taps) as tap, T.serial(spec.offset_groups) as group:
                 place = T.bind(group * spec.taps + tap)
                 moved = [T.bind(offsets[n, row, column, place * 2 + axis]) for axis in range(2)]
                 taps = tap // spec.kernel[1], tap % spec.kernel[1]
                 ends = []
                 for axis, (at, extent) in enumerate(zip((row, column), (height, width), strict=True)):
-                    pixel = at * spec.stride[axis] - spec.pad[axis] + taps[axis] * spec.dilation[axis]
-                    ends.append(_ends(spec, tirx.Cast(spec.dtype, pixel) + moved[axis], extent))
+                    still = at * spec.stride[axis] - spec.pad[axis] + taps[axis] * spec.dilation[axis]
+                    ends.append(_ends(spec, tirx.Cast(spec.dtype, still) + moved[axis], extent))
                 mask = masks[n, row, column, place] if masks is not None else tirx.const(1.0, spec.dtype)
                 mask = T.bind(mask)
                 corners = [(y, x, T.bind(wy * wx * mask), T.bind(tirx.all(iny, inx)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from tvm import te
 from tvm.script import tirx as T
 
@@ -148,6 +148,32 @@ def test_takes_the_place_of_onnx_operators_and_of_functions_of_the_model():
         np.testing.assert_array_equal(session.run({"x": X})["z"], 4 * X)
     with flexcomp.build(proto, custom_operators=operators[:1], threads=1).session() as session:
         np.testing.assert_array_equal(session.run({"x": X})["z"], -2 * X)
+
+
+def test_a_network_of_16_bit_floats_is_computed_in_float32():
+    nodes = [helper.make_node("Double", ["x"], ["y"], domain=DOMAIN), helper.make_node("Add", ["y", "w"], ["z"])]
+    proto = model(nodes, {"x": (4, 6)}, {"w": np.ones(6, "f2")})
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    seen = []
+    shapes = lambda inputs, attributes: seen.append(inputs[0].dtype) or inputs[0]  # noqa: E731
+    with flexcomp.build(proto, custom_operators=[CustomOperator("Double", shapes, double, DOMAIN)]).session() as session:
+        found = session.run({"x": X.astype("f2")})["z"]
+    np.testing.assert_array_equal(found, (2 * X.astype("f2").astype("f4") + 1).astype("f2"))
+    assert found.dtype == np.float16 and set(seen) == {"float32"}
+
+
+def test_a_node_inside_of_loops_and_branches():
+    number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    go = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("c", "d")]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, 6)) for name in ("v", "w")]
+    inner = helper.make_graph([helper.make_node("Double", ["v"], ["w"], domain=DOMAIN)], "branch", [], ports[1:])
+    branch = helper.make_node("If", ["c"], ["w"], then_branch=inner, else_branch=inner)
+    stay = helper.make_node("Identity", ["c"], ["d"])
+    loop = helper.make_graph([branch, stay], "body", [number, go[0], ports[0]], [go[1], ports[1]])
+    nodes = [helper.make_node("Loop", ["three", "yes", "x"], ["z"], body=loop)]
+    proto = model(nodes, {"x": (4, 6)}, {"three": np.array(3), "yes": np.array(True)})
+    with flexcomp.build(proto, custom_operators=[CustomOperator("Double", same, double, DOMAIN)]).session() as session:
+        np.testing.assert_array_equal(session.run({"x": X})["z"], 8 * X)
 
 
 def test_a_node_inside_of_a_function_of_the_model():
