@@ -63,7 +63,9 @@ class _Narrower(MainRewriter):
                 continue
             if kept.startswith(VALUES_OF):
                 kind = kept.removeprefix(VALUES_OF)
-                operands[position] = on_weights(self.emit, f"round.{kind}", "float32", shape(weight), operands[position])
+                operands[position] = on_weights(
+                    self.emit, f"round.{kind}", "float32", shape(weight), operands[position]
+                )
                 continue
             kinds[position] = kept
             operands[position], scale = self._narrow(operands[position], kept)

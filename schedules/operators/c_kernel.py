@@ -25,7 +25,6 @@ class CKernel:
     int8_t to uint64_t, and uint8_t for bool.
     `tasks`: the function is called once for each, in several threads at the same time, and each call computes its part.
     `scratch`: floats of each tensor that the function works in; tasks share them. `options` are the compiler's.
-    `operations`: how many of floats all tasks compute, by which plans predict the time.
     """
 
     source: str
@@ -33,7 +32,6 @@ class CKernel:
     tasks: int = 1
     scratch: tuple[int, ...] = ()
     options: tuple[str, ...] = ("-O3",)
-    operations: int = 0
 
     def __str__(self) -> str:
         return f"{self.function} in C" + (f", {self.tasks} tasks" if self.tasks > 1 else "")
@@ -49,8 +47,8 @@ class CKernel:
     @classmethod
     def decode(cls, text: str) -> CKernel:
         """The inverse of `encode`."""
-        source, function, tasks, scratch, options, operations = json.loads(text)
-        return cls(source, function, tasks, tuple(scratch), tuple(options), operations)
+        source, function, tasks, scratch, options = json.loads(text)
+        return cls(source, function, tasks, tuple(scratch), tuple(options))
 
 
 Type = tuple[tuple[int, ...], str]  # shape and element type

@@ -19,8 +19,6 @@ from tvm.script.ir_builder import tirx as T
 
 from ..tiles.emit import loop
 
-_FLOPS = 8  # of a sample
-
 
 @dataclass(frozen=True)
 class DeformableSpec:
@@ -54,6 +52,10 @@ class DeformableSpec:
     def samples(self) -> tuple[int, ...]:
         return (self.image[0], *self.out, self.groups, self.taps, self.image[3] // self.groups)
 
+    @property
+    def flops(self) -> int:
+        return 8 * math.prod(self.samples)
+
 
 def kernel(spec: DeformableSpec) -> tirx.PrimFunc:
     """The PrimFunc (images, offsets[, masks], samples)."""
@@ -67,7 +69,7 @@ def kernel(spec: DeformableSpec) -> tirx.PrimFunc:
         offsets = T.arg("offsets", T.buffer(spec.offsets, spec.dtype))
         masks = T.arg("masks", T.buffer(spec.masks, spec.dtype)) if spec.masked else None
         samples = T.arg("samples", T.buffer(spec.samples, spec.dtype))
-        with loop(batch * out_h * out_w, math.prod(spec.samples) * _FLOPS) as pixel:
+        with loop(batch * out_h * out_w, spec.flops) as pixel:
             n, row, column = T.bind(pixel // (out_h * out_w)), T.bind(pixel // out_w % out_h), T.bind(pixel % out_w)
             with T.serial(spec.taps) as tap, T.serial(spec.offset_groups) as group:
                 place = T.bind(group * spec.taps + tap)
@@ -90,7 +92,9 @@ def kernel(spec: DeformableSpec) -> tirx.PrimFunc:
                             weight * tirx.Select(inside, image[n, y, x, first + channel], tirx.const(0.0, spec.dtype))
                             for y, x, weight, inside in corners
                         ]
-                        T.buffer_store(samples, reduce(lambda a, b: a + b, parts), [n, row, column, own, tap, begin + channel])
+                        T.buffer_store(
+                            samples, reduce(lambda a, b: a + b, parts), [n, row, column, own, tap, begin + channel]
+                        )
     return builder.get()
 
 

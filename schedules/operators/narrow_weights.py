@@ -1,7 +1,7 @@
 """Kernels of any origin that read weights of fewer bits: each load is widened.
 
-    x[i, k] * w[k, j]   →   x[i, k] * float32(w[k, j])                 float16, bfloat16
-                            x[i, k] * (float32(w[k, j]) * scales[k])   int8: a scale for each index of the first axis
+x[i, k] * w[k, j]   →   x[i, k] * float32(w[k, j])                 float16, bfloat16
+                        x[i, k] * (float32(w[k, j]) * scales[k])   int8: a scale for each index of the first axis
 """
 
 from __future__ import annotations

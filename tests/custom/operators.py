@@ -32,8 +32,8 @@ def scan(node):
     """y[i] = decay · y[i - 1] + x[i], along rows."""
     rows, columns = node.shape
     defined = (f"-DROWS={rows}", f"-DCOLUMNS={columns}", f"-DDECAY={node.attrs['decay']}f")
-    kernel = CKernel(SCAN, "scan", tasks=2, scratch=(rows,), options=("-O2", *defined), operations=2 * rows * columns)
-    return node.call(kernel, node.inputs)
+    kernel = CKernel(SCAN, "scan", tasks=2, scratch=(rows,), options=("-O2", *defined))
+    return node.call(kernel, node.inputs, operations=2 * rows * columns)
 
 
 def scaled_kernel(rows, columns):
@@ -51,7 +51,8 @@ def scaled_kernel(rows, columns):
 
 def scaled(node):
     """x · w, and the sums of its rows."""
-    return node.call(scaled_kernel(*node.shape), node.inputs)
+    rows, columns = node.shape
+    return node.call(scaled_kernel(rows, columns), node.inputs, operations=2 * rows * columns)
 
 
 def scaled_shapes(inputs, attributes):

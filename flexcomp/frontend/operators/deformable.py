@@ -17,7 +17,7 @@ def _deform_conv(node: Node) -> relax.Expr:
     spec = _spec(node)
     given = [image, offsets, *([] if mask is None else [mask])]
     last = [node.emit(op.permute_dims(one, _TO_LAST)) for one in given]
-    samples = node.call(deformable.kernel(spec), last)
+    samples = node.call(deformable.kernel(spec), last, operations=spec.flops)
     rows = spec.groups * spec.taps * spec.samples[-1]
     columns = node.emit(op.permute_dims(node.emit(op.reshape(samples, (spec.image[0], *spec.out, rows))), _TO_FIRST))
     filters = shape_of(weight)[0]

@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.node_names import variable_name
-from flexcomp.passes.attributes import C_SOURCE, NARROW, WRITTEN, kernel_attributes
+from flexcomp.passes.attributes import C_SOURCE, FLOPS, NARROW, WORK, WRITTEN, kernel_attributes
 from flexcomp.schedules.generic import guard
 from flexcomp.schedules.operators import c_kernel
 from flexcomp.schedules.operators.c_kernel import CKernel
@@ -102,18 +102,20 @@ class Node:
         inputs: Sequence[relax.Expr],
         results: Sequence[Tensor] | None = None,
         narrow: Sequence[int] = (),
+        operations: int = 0,
     ) -> relax.Expr:
         """The result of a kernel, or a tuple of its results.
 
         A PrimFunc takes the inputs and then the results, all of static shapes. `results` are those of a kernel in C, by default
         the results of the shape rule. `narrow` are the positions of inputs that, if they are weights, `build(weights=…)` may keep
         in fewer bits: what the PrimFunc reads of them is widened. Other weights are float32, and so are all of a kernel in C.
+        From the number of floating-point `operations` the planner predicts the time.
         """
         if isinstance(kernel, tirx.PrimFunc) and narrow:
             kernel = _narrowing(self, kernel, len(inputs), narrow)
         elif narrow:
             raise self.refuse("its kernel is in C, and reads float32: leave narrow out, or give a PrimFunc")
-        return call_kernel(self, kernel, inputs, self.results if results is None else results)
+        return call_kernel(self, kernel, inputs, self.results if results is None else results, operations)
 
     def refuse(self, reason: str) -> UnsupportedModelError:
         """The error for what cannot be compiled; `reason` ends with the way out."""
@@ -121,7 +123,7 @@ class Node:
 
 
 def call_kernel(
-    node: Node, kernel: tirx.PrimFunc | CKernel, inputs: Sequence[relax.Expr], results: Sequence[Tensor]
+    node: Node, kernel: tirx.PrimFunc | CKernel, inputs: Sequence[relax.Expr], results: Sequence[Tensor], operations: int
 ) -> relax.Expr:
     """As `Node.call`. Raises UnsupportedModelError, with the node, for a kernel that does not fit its operands."""
     if any(not isinstance(one, relax.Expr) for one in inputs):
@@ -131,12 +133,13 @@ def call_kernel(
     if isinstance(kernel, CKernel):
         types = [(one.shape, one.dtype) for one in given], [(one.shape, one.dtype) for one in results]
         function = c_kernel.call(kernel, *types)
-        about = kernel_attributes(name, "C", str(kernel), kernel.operations, scratch=kernel.buffers)
+        about = kernel_attributes(name, "C", str(kernel), operations, scratch=kernel.buffers)
         written = list(range(len(given), len(given) + len(results)))
         function = function.with_attrs({**about, C_SOURCE: kernel.encode(), WRITTEN: written})
     elif isinstance(kernel, tirx.PrimFunc):
         # TVM would fuse it, and takes extents of 32 bits for others than those of 64.
-        function, results = kernel.with_attr("op_pattern", _OPAQUE), _checked(node, kernel, given)
+        about = {"op_pattern": _OPAQUE, FLOPS: operations, WORK: float(operations)}
+        function, results = kernel.with_attrs(about), _checked(node, kernel, given)
         function = function.without_attr("global_symbol")  # it may be that of another function
     else:
         raise node.refuse(f"its converter gives {type(kernel).__name__} for a kernel: give a PrimFunc or a CKernel")
