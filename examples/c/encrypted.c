@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
       fread(own.key, 1, KEY, key) != KEY || fread(own.counter, 1, BLOCK, key) != BLOCK)
     return fprintf(stderr, "error: cannot read %s, %s or %s\n", argv[2], argv[3], argv[4]), 1;
 
-  const flexcomp_source source = FLEXCOMP_FROM_READER(decrypt, &own, (uint64_t)lseek(own.file, 0, SEEK_END));
+  const flexcomp_source source = FLEXCOMP_FROM_READER(decrypt, &own, lseek(own.file, 0, SEEK_END));
   flexcomp_options options = FLEXCOMP_OPTIONS_INIT;
   flexcomp_session *session;
   options.budget = 12000000;

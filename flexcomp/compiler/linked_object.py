@@ -41,7 +41,7 @@ def write_object(path: Path, program: bytes, kernels: Mapping[str, bytes], compi
     (folder / "network.c").write_text(_source(network_symbol(path), len(program), sorted(kernels)))
     command = compiler.split()
     headers = Path(runtime_ext.__file__).parent / "src" / "kernels"
-    language = ["-x", "c", "-std=gnu11", "-Wno-pedantic", "-fPIC", "-g0", f"-I{headers}"]
+    language = ["-x", "c", "-std=gnu11", "-fPIC", "-g0", f"-I{headers}"]
     _do([*command, *language, "-c", "network.c", "-o", "network.part"], folder)
     _do([*command, "-r", "-nostdlib", "-x", "none", "network.part", *(one.name for one in objects), "-o", "joined.part"], folder)
     tool = subprocess.run([*command, "-print-prog-name=objcopy"], capture_output=True, text=True, check=False).stdout.strip()

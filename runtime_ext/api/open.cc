@@ -1,6 +1,7 @@
 // Opening and closing sessions.
 #include <flexcomp.h>
 
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <string>
@@ -41,10 +42,21 @@ SessionOptions OptionsOf(const flexcomp_options& given, const Program& program) 
   return options;
 }
 
+// The number at the end of a program's kind; none: 0.
+int FormatOf(std::string_view kind) {
+  int number = 0;
+  const size_t digits = kind.find_last_not_of("0123456789") + 1;
+  std::from_chars(kind.data() + digits, kind.data() + kind.size(), number);
+  return number;
+}
+
 void RequireKind(std::string_view kind, const std::string& of) {
-  if (kind != FLEXCOMP_PROGRAM_KIND)
-    RaiseError(kUnsupported, of, " was built by another version of flexcomp (", kind, ", and this version runs ", FLEXCOMP_PROGRAM_KIND,
-               "): build it again");
+  constexpr std::string_view own = FLEXCOMP_PROGRAM_KIND;
+  if (kind == own) return;
+  const bool newer = FormatOf(kind) > FormatOf(own);
+  RaiseError(kUnsupported, of, " was built by ", newer ? "a newer" : "an older", " version of flexcomp: it has the format ", kind,
+             ", and flexcomp " FLEXCOMP_VERSION " runs ", own,
+             newer ? ": update flexcomp, or build the network with this version" : ": build the network again");
 }
 
 std::shared_ptr<const Program> LinkedProgram(const flexcomp_network& linked) {

@@ -120,9 +120,10 @@ typedef struct flexcomp_source {
 } flexcomp_source;
 
 #define FLEXCOMP_FROM_DESCRIPTOR(descriptor, offset, nbytes) \
-  {sizeof(flexcomp_source), FLEXCOMP_DESCRIPTOR, (descriptor), (offset), (nbytes), NULL, NULL, NULL}
-#define FLEXCOMP_FROM_MEMORY(data, nbytes) {sizeof(flexcomp_source), FLEXCOMP_MEMORY, -1, 0, (nbytes), (data), NULL, NULL}
-#define FLEXCOMP_FROM_READER(read, context, nbytes) {sizeof(flexcomp_source), FLEXCOMP_READER, -1, 0, (nbytes), NULL, (read), (context)}
+  {sizeof(flexcomp_source), FLEXCOMP_DESCRIPTOR, (descriptor), (uint64_t)(offset), (uint64_t)(nbytes), NULL, NULL, NULL}
+#define FLEXCOMP_FROM_MEMORY(data, nbytes) {sizeof(flexcomp_source), FLEXCOMP_MEMORY, -1, 0, (uint64_t)(nbytes), (data), NULL, NULL}
+#define FLEXCOMP_FROM_READER(read, context, nbytes) \
+  {sizeof(flexcomp_source), FLEXCOMP_READER, -1, 0, (uint64_t)(nbytes), NULL, (read), (context)}
 
 typedef struct flexcomp_options {
   size_t size;             /* sizeof(flexcomp_options) */

@@ -37,6 +37,15 @@ class Source(Sized):
     ]  # fmt: skip
 
 
+class Network(Sized):
+    """As an object of a network has it (runtime_ext/src/kernels/linked_network.h)."""
+
+    _fields_ = [
+        ("size", c_size_t), ("kind", c_char_p), ("program", c_void_p), ("program_nbytes", c_uint64), ("symbols", c_void_p),
+        ("symbol_count", c_uint64),
+    ]  # fmt: skip
+
+
 class Options(Sized):
     _fields_ = [
         ("size", c_size_t), ("weights", c_char_p), ("budget", c_uint64), ("flags", c_uint32), ("threads", c_int32),
@@ -111,6 +120,7 @@ Callback = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(Tensor), c_uint32)
 _SESSION = _POOL = _REQUEST = c_void_p
 _PARAMETERS = {
     "open": (c_char_p, POINTER(Options), POINTER(_SESSION)),
+    "open_linked": (POINTER(Network), POINTER(Options), POINTER(_SESSION)),
     "close": (_SESSION,),
     "shape_count": (_SESSION, POINTER(c_uint32)),
     "tensor_count": (_SESSION, c_int32, POINTER(c_uint32)),

@@ -12,6 +12,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+import flexcomp
+from flexcomp.program import PROGRAM_KIND
 from tests.api import bindings as api
 from tests.api.bindings import refused
 from tests.api.network import WIDTH, expected
@@ -41,12 +43,22 @@ def test_files_that_are_no_network_are_refused(path, says, tmp_path):
     assert session.value is None
 
 
-def test_another_version_of_the_format_is_named(library, tmp_path):
-    other = tmp_path / "other.so"
+@pytest.mark.parametrize(
+    ("number", "age", "way_out"), [("77", "a newer", "update flexcomp"), ("02", "an older", "build the network again")]
+)
+def test_a_library_of_another_version(library, number, age, way_out, tmp_path):
+    """From a file, and linked."""
+    other, kind = tmp_path / "other.so", f"flexcomp.program.{number}".encode()
     data = library.read_bytes()
-    assert data.count(b"flexcomp.program.10") > 1  # of the runtime, and of the program
-    other.write_bytes(data.replace(b"flexcomp.program.10", b"flexcomp.program.77"))
-    refused(api.UNSUPPORTED, "open", str(other).encode(), None, byref(c_void_p()), says="flexcomp.program.77, and this version")
+    assert data.count(PROGRAM_KIND.encode()) > 1  # of the runtime, and of the program
+    other.write_bytes(data.replace(PROGRAM_KIND.encode(), kind))
+    says = f" was built by {age} version of flexcomp: it has the format flexcomp.program.{number}, and flexcomp "
+    says += f"{flexcomp.__version__} runs {PROGRAM_KIND}: {way_out}"
+    refused(api.UNSUPPORTED, "open", str(other).encode(), None, byref(c_void_p()), says=f"{other}{says}")
+    linked = api.Network(kind=kind)
+    refused(api.UNSUPPORTED, "open_linked", byref(linked), None, byref(c_void_p()), says=f"the linked network{says}")
+    linked.size = 8
+    refused(api.INPUT, "open_linked", byref(linked), None, byref(c_void_p()), says="not one that flexcomp made")
 
 
 def test_weights_elsewhere(library, tmp_path, x, n, y):
