@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import platform
 import subprocess
 from collections.abc import Iterable
 from importlib.resources import files
@@ -16,12 +17,13 @@ from pathlib import Path
 
 __all__ = [
     "build_runtime_object",
-    "has_cxx_library",
+    "complete_object",
     "headers",
     "include_folders",
     "joined",
     "json_reader",
     "link_options",
+    "other_runner",
     "planner",
     "program_units",
     "register",
@@ -31,6 +33,9 @@ __all__ = [
     "sources",
     "tvm_ffi_library",
 ]
+
+
+_COMPLETE = b"flexcomp_has_cxx_library"  # a symbol of cmake/complete.cc
 
 
 def runtime_object() -> Path:
@@ -74,21 +79,37 @@ def tvm_ffi_library() -> Path:
 
 
 @functools.cache
-def has_cxx_library() -> bool:
-    """Whether the runtime's object for this machine holds its C++ library, LLVM's, as in published wheels."""
-    return b"_ZNSt3__1" in runtime_object().read_bytes()
+def complete_object(machine: str) -> Path | None:
+    """The runtime's object for a machine with the C++ library that it needs, so that a linker without one will do.
+
+    Wheels bring it (scripts/wheels.py); a build by the machine's own compiler does not: None.
+    """
+    here = runtime_object()
+    path = here if machine == platform.machine() else here.with_name("machines") / machine / here.name
+    return path if path.exists() and _COMPLETE in path.read_bytes() else None
 
 
-def link_options(tvm_ffi_folder: str | Path | None = None) -> list[str]:
+def other_runner(machine: str) -> Path | None:
+    """The runner for another machine; None where the installation brings none."""
+    path = runtime_object().with_name("machines") / machine / "flexcomp-run"
+    return path if path.exists() else None
+
+
+def link_options(tvm_ffi_folder: str | Path | None = None, *, complete: bool | None = None) -> list[str]:
     """Options of the C++ linker for a library that holds the runtime object.
 
-    `tvm_ffi_folder` holds libtvm_ffi for the machine that is built for; None: this machine.
+    `tvm_ffi_folder` holds libtvm_ffi for the machine that is built for; None: this machine. `complete`: the object holds its C++
+    library; None: if this machine's does.
     """
     folder = tvm_ffi_library() if tvm_ffi_folder is None else tvm_ffi_folder
     # nodelete: tvm_ffi's registry keeps pointers into the first model's code for the life of the process.
     # strip-debug: LLVM writes debug information for TVM's kernels, a fifth of a library, about lines that nobody wrote.
-    own = [] if tvm_ffi_folder is None and has_cxx_library() else ["-lstdc++"]
-    return [f"-L{folder}", "-ltvm_ffi", *own, "-lpthread", "-ldl", "-Wl,-z,nodelete", "-Wl,--strip-debug"]
+    if complete is None:
+        complete = complete_object(platform.machine()) is not None
+    cxx = ["-lstdc++"]
+    if complete:  # a C++ library of the model's own, which is nobody else's, and of which most is not needed
+        cxx = [f"-Wl,--version-script,{_installed('cmake/model.map')}", "-Wl,--gc-sections"]
+    return [f"-L{folder}", "-ltvm_ffi", *cxx, "-lpthread", "-ldl", "-Wl,-z,nodelete", "-Wl,--strip-debug"]
 
 
 def sources() -> list[Path]:

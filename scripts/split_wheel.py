@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import zipfile
+from collections.abc import Mapping
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
@@ -28,13 +29,17 @@ _RUNTIME_SUMMARY = "Runs neural networks in a small memory budget, streaming the
 _RUNTIME_README = """`flexcomp.load`, `flexcomp.Session`, `flexcomp.Pool` and the program `flexcomp-run`, without the compiler.
 The package `flexcomp` compiles networks, on this machine or on another one.
 """
+_NATIVE = "flexcomp/runtime_ext/"
+_OF_OTHERS = ("flexcomp_runtime.o", "flexcomp-run")  # for building, and for packages for devices
 _NO_DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def split_wheel(wheel: Path, output: Path, platform: str) -> tuple[Path, Path]:
-    """Write the halves of `wheel` to the folder `output`, for a platform such as "manylinux_2_28_x86_64": runtime, flexcomp."""
-    with zipfile.ZipFile(wheel) as archive:
-        files = {entry.filename: (archive.read(entry), entry.external_attr) for entry in archive.infolist()}
+def split_wheel(wheel: Path, output: Path, platform: str, others: Mapping[str, Path] | None = None) -> tuple[Path, Path]:
+    """Write the halves of `wheel` to the folder `output`, for a platform such as "manylinux_2_28_x86_64": runtime, flexcomp.
+
+    The latter gets the runtime and the runner of `others`, wheels for other machines.
+    """
+    files = _read(wheel)
     (own,) = {name.partition("/")[0] for name in files if name.partition("/")[0].endswith(".dist-info")}
     metadata = message_from_bytes(files.pop(f"{own}/METADATA")[0])
     del files[f"{own}/RECORD"], files[f"{own}/WHEEL"]
@@ -48,10 +53,19 @@ def split_wheel(wheel: Path, output: Path, platform: str) -> tuple[Path, Path]:
     runtime = {name: data for name, data in files.items() if is_runtime(name)}
     runtime |= {name: data for name, data in files.items() if name.startswith(f"{own}/licenses/")}
     rest = {name: data for name, data in files.items() if not is_runtime(name)}
+    for machine, other in (others or {}).items():
+        theirs = _read(other)
+        rest |= {f"{_NATIVE}machines/{machine}/{name}": theirs[f"{_NATIVE}{name}"] for name in _OF_OTHERS}
     return (
         _write(output, runtime, own, _runtime_metadata(metadata), platform),
         _write(output, rest, own, _compiler_metadata(metadata), platform),
     )
+
+
+def _read(wheel: Path) -> dict[str, tuple[bytes, int]]:
+    """The files of a wheel, with their modes as zip archives have them."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {entry.filename: (archive.read(entry), entry.external_attr) for entry in archive.infolist()}
 
 
 def _runtime_metadata(metadata: Message) -> Message:

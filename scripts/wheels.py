@@ -2,25 +2,32 @@
 
     python -m scripts.wheels OUTPUT [--here]
 
-Published wheels are compiled by zig, for glibc 2.28 or later, on x86-64 and on aarch64. With --here this machine's C++ compiler
-makes them, for this machine. Run by the interpreter of an environment of `scripts/environment.sh`, with `ziglang` for zig.
+Published wheels, for x86-64 and aarch64, work with glibc 2.28 or later: g++ compiles, and zig links with the older glibc. Their
+C++ library is static. Needs on Debian g++ and g++-aarch64-linux-gnu, and `ziglang` from PyPI in the environment of
+`scripts/environment.sh` whose interpreter runs this. With --here this machine's C++ compiler makes wheels for this machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scripts.split_wheel import split_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
+RUNTIME_EXT = ROOT / "runtime_ext"
+# Of libgcc_s, which libtvm_ffi needs, too: exceptions pass through both.
+_UNWINDER = (
+    "Backtrace DeleteException FindEnclosingFunction GetCFA GetDataRelBase GetIP GetIPInfo GetLanguageSpecificData "
+    "GetRegionStart GetTextRelBase RaiseException Resume Resume_or_Rethrow SetGR SetIP"
+)
 
 
 def main() -> None:
@@ -30,62 +37,90 @@ def main() -> None:
     parser.add_argument("--here", action="store_true", help="for this machine, by this machine's C++ compiler")
     chosen = parser.parse_args()
     chosen.output.mkdir(parents=True, exist_ok=True)
-    if chosen.here:
-        print(*make(chosen.output, f"linux_{platform.machine()}"), sep="\n")
-        return
+    with tempfile.TemporaryDirectory() as scratch:
+        if chosen.here:
+            print(*split_wheel(complete_wheel(Path(scratch)), chosen.output, f"linux_{platform.machine()}"), sep="\n")
+        else:
+            publish(chosen.output, Path(scratch))
+
+
+def publish(output: Path, scratch: Path) -> None:
+    """Make the wheels for every machine; flexcomp's bring what links for the other machines."""
     from flexcomp.compiler.zig import GLIBC, MACHINES
 
-    for machine in MACHINES:
+    wheels = {machine: complete_wheel(scratch / machine, settings(machine)) for machine in MACHINES}
+    for machine, wheel in wheels.items():
+        others = {other: made for other, made in wheels.items() if other != machine}
         tag = f"manylinux_{GLIBC.replace('.', '_')}_{machine}"
-        print(*make(chosen.output, tag, zig_settings(machine)), sep="\n", flush=True)
+        print(*split_wheel(wheel, output, tag, others), sep="\n")
 
 
-def make(output: Path, tag: str, settings: Sequence[str] = ()) -> tuple[Path, Path]:
-    """Compile with scikit-build-core's `settings`; returns the wheels of the runtime and of the compiler."""
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        options = [f"--config-settings={setting}" for setting in settings]
-        subprocess.run([*command, "--no-build-isolation", *options, "--wheel-dir", scratch, str(ROOT)], check=True)
-        (complete,) = Path(scratch).glob("flexcomp-*.whl")
-        return split_wheel(complete, output, tag)
+def complete_wheel(folder: Path, defines: Mapping[str, object] | None = None) -> Path:
+    """The wheel that `pip wheel` makes with CMake's definitions of `settings`, in a new folder."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    options = [f"--config-settings=cmake.define.{name}={value}" for name, value in (defines or {}).items()]
+    if defines is not None:
+        compiler = Path(str(defines["CMAKE_CXX_COMPILER"]))
+        options += [f"--config-settings=build-dir={compiler.parent}/cmake", "--config-settings=install.strip=false"]
+    subprocess.run([*command, "--no-build-isolation", *options, "--wheel-dir", str(folder), str(ROOT)], check=True)
+    (wheel,) = folder.glob("flexcomp-*.whl")
+    return wheel
 
 
-def zig_settings(machine: str) -> list[str]:
-    """Settings of scikit-build-core for a build by zig, whose files lie in build/zig-MACHINE."""
-    from flexcomp.compiler.zig import zig
+def build_folder(machine: str) -> Path:
+    """Where the files of a machine's build are kept."""
+    return ROOT / "build" / f"wheels-{machine}"
+
+
+def settings(machine: str) -> dict[str, object]:
+    """CMake's definitions for a build by g++ and zig."""
     from flexcomp.packaging import LIBRARY, library_for
 
-    folder = ROOT / "build" / f"zig-{machine}"
-    compiler = zig(machine)
-    if compiler is None:
-        raise SystemExit("zig is missing: pip install ziglang, or make wheels for this machine with --here")
-    defines = {
+    folder = build_folder(machine)
+    folder.mkdir(parents=True, exist_ok=True)
+    compiler = f"{machine}-linux-gnu-g++"
+    if shutil.which(compiler) is None:
+        raise SystemExit(f"{compiler} is missing")
+    asked = ("-print-file-name=libstdc++.a", "-print-libgcc-file-name")
+    archives = [subprocess.run([compiler, ask], capture_output=True, text=True, check=True).stdout.strip() for ask in asked]
+    cxx_library = [str(folder / "complete.o"), *archives]
+    subprocess.run([compiler, "-O2", "-fPIC", "-c", str(RUNTIME_EXT / "cmake/complete.cc"), "-o", cxx_library[0]], check=True)
+    return {
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": machine,
-        "CMAKE_CXX_COMPILER": compiler,
-        "CMAKE_CXX_FLAGS": "-g0",  # zig's own default is -g
-        "CMAKE_EXE_LINKER_FLAGS": "-s",
-        "CMAKE_SHARED_LINKER_FLAGS": "-s",
+        "CMAKE_CXX_COMPILER": driver(folder, machine, compiler, cxx_library),
         "CMAKE_UNITY_BUILD": "ON",
         "CMAKE_UNITY_BUILD_BATCH_SIZE": "0",
-        "FLEXCOMP_CXX_ARCHIVES": ";".join(["-Wl,--strip-debug", *cxx_archives(compiler)]),
+        "FLEXCOMP_CXX_LIBRARY": ";".join(cxx_library),
         "FLEXCOMP_TVM_FFI_LIBRARY": library_for("apache-tvm-ffi", LIBRARY, machine),
     }
-    settings = [f"cmake.define.{name}={value}" for name, value in defines.items()]
-    return [f"build-dir={folder}/cmake", "install.strip=false", *settings]
 
 
-def cxx_archives(compiler: str) -> list[str]:
-    """zig's C++ library for a machine, as it links it into shared libraries."""
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [compiler, "-O2", "-shared", "-x", "c++", os.devnull, "-o", f"{scratch}/empty.so"]
-        shown = os.environ | {"ZIG_VERBOSE_LINK": "1"}
-        done = subprocess.run(command, env=shown, capture_output=True, text=True, check=True)
-    link = shlex.split(done.stderr.splitlines()[-1])
-    found = [word for word in link if word.endswith(("/libc++abi.a", "/libc++.a", "/libunwind.a"))]
-    if len(found) != 3:
-        raise SystemExit(f"zig does not show how it links a C++ library: {done.stderr}")
-    return found
+def driver(folder: Path, machine: str, compiler: str, cxx_library: Sequence[str]) -> Path:
+    """A compiler for CMake: g++, but zig where a program or a library is linked."""
+    from flexcomp.compiler.zig import zig
+
+    linker = zig(machine)
+    if linker is None:
+        raise SystemExit("zig is missing: pip install ziglang, or make wheels for this machine with --here")
+    unwinder = folder / "libgcc_s.so.1"
+    source = "".join(f"void _Unwind_{name}(void) {{}}\n" for name in _UNWINDER.split())
+    command = [linker, "-shared", "-nostdlib", f"-Wl,-soname,{unwinder.name}", "-x", "c", "-", "-o", str(unwinder)]
+    subprocess.run(command, input=source, text=True, check=True)
+    (folder / "local.map").write_text("{ global: Flexcomp*; local: *; };\n")
+    path = folder / compiler
+    path.write_text(f"""#!/bin/sh
+map=-Wl,--version-script,{shlex.quote(str(folder / "local.map"))}
+for word; do
+    case $word in
+    -c | -E | -r | -v | --version) exec {compiler} "$@" ;;
+    *--version-script*) map= ;;
+    esac
+done
+exec {shlex.quote(linker)} "$@" $map {shlex.join([*cxx_library, str(unwinder)])} -lm -lpthread -ldl -Wl,-z,defs -s
+""")
+    path.chmod(0o700)
+    return path
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import json
 import pkgutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ def main(folder: Path, emulator: list[str]) -> None:
         pool.add("dense", library)
         np.testing.assert_allclose(np.asarray(pool.run("dense", {"x": x})["y"]), expected, **close)
 
-    command = [*emulator, str(Path(sys.executable).with_name("flexcomp-run")), str(library), "--budget", "0.5"]
+    command = [*emulator, f"{sysconfig.get_path('scripts')}/flexcomp-run", str(library), "--budget", "0.5"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     assert report["arena_bytes"] <= report["budget_bytes"]
     print(f"flexcomp-runtime works: {', '.join(sorted(NEEDED))}")

@@ -44,36 +44,47 @@ class Linker:
 def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
     """The linker for a target: `compiler`; this machine's, or a cross compiler called TRIPLE-g++; zig where that one is missing.
 
-    For another machine, and for zig where another compiler made the runtime, that is compiled from its sources on first use
-    and kept in the user's cache. Raises TargetError if no compiler is there, naming the packages to install.
+    For another machine a compiler makes the runtime from its sources on first use, kept in the user's cache; zig links the one of
+    flexcomp's wheels. Raises TargetError if neither is there, naming the packages to install.
     """
-    command, links_own = _chosen(target, compiler)
-    _log.info("libraries for %s are linked by %s", target.triple, command)
-    if links_own:
-        options = (*_fast(command), *runtime_ext.link_options())
+    machine, here = _machines(target)
+    command = command_for(target, compiler)
+    _log.info("libraries for %s are linked by %s", machine, command)
+    if machine == here and compiler is None:
+        # gold would export a C++ library's functions that libtvm_ffi needs, too.
+        fast = _fast(command) if runtime_ext.complete_object(here) is None else ()
+        options = (*fast, *runtime_ext.link_options())
         return Linker(_for_target(command, target), runtime_ext.runtime_object(), options)
     folder = runtime_cache(command)
-    runtime = kept_file(folder, "flexcomp_runtime.o", lambda scratch: _runtime(command, scratch / "flexcomp_runtime.o"))
+    complete = runtime_ext.complete_object(machine) if is_zig(command) else None
+    runtime = complete or kept_file(
+        folder, "flexcomp_runtime.o", lambda scratch: _runtime(command, scratch / "flexcomp_runtime.o")
+    )
     kept_file(folder, "libtvm_ffi.so", lambda scratch: _name_only_library(command, scratch / "libtvm_ffi.so"))
     # The stand-in for libtvm_ffi defines nothing, so the linker would drop the dependency.
-    return Linker(_for_target(command, target), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
+    options = ("-Wl,--no-as-needed", *runtime_ext.link_options(folder, complete=complete is not None))
+    return Linker(_for_target(command, target), runtime, options)
 
 
 def command_for(target: CompileTarget, compiler: str | None = None) -> str:
-    """The compiler that links for a target. Raises TargetError if there is none."""
-    return _chosen(target, compiler)[0]
-
-
-def _chosen(target: CompileTarget, compiler: str | None) -> tuple[str, bool]:
-    """The command that links, and whether it can link the runtime's object that came with flexcomp."""
+    """The command that links for a target: a compiler, or zig. Raises TargetError if there is none."""
     machine, here = _machines(target)
-    if machine != here or compiler is not None:
-        return cross_compiler(machine, compiler), False
-    if (native := cc.get_cc()) is not None:
-        return _require(native, "g++"), True
-    if runtime_ext.has_cxx_library() and (linker := zig(machine, "cc")) is not None:
-        return linker, True
-    return native_compiler(), False
+    if compiler is None:
+        found = cc.get_cc() if machine == here else shutil.which(f"{machine}-linux-gnu-g++")
+        if found is None and runtime_ext.complete_object(machine) is not None and (linker := zig(machine)) is not None:
+            return linker
+        if machine == here:
+            return _require(found, machine, "g++")
+    return cross_compiler(machine, compiler)
+
+
+def compiler_for(target: CompileTarget) -> str:
+    """The command that compiles C for a target. Raises TargetError if there is none."""
+    command = command_for(target)
+    if not is_zig(command):
+        return command
+    machine, here = _machines(target)
+    return _require(None, machine, "g++") if machine == here else cross_compiler(machine)
 
 
 @functools.cache
@@ -95,22 +106,21 @@ def require_linker(target: CompileTarget, compiler: str | None = None) -> str | 
 
     Returns a note for the user where zig takes the place of a missing compiler.
     """
-    command, links_own = _chosen(target, compiler)
-    # Where the runtime is compiled from its sources, in C++20.
-    language, source = ("c", "") if links_own else ("c++", "#include <span>\n")
+    machine, here = _machines(target)
+    command = command_for(target, compiler)
+    links_only = is_zig(command)
+    # Another machine's runtime is compiled from its sources, in C++20.
+    is_own = links_only or (machine == here and compiler is None)
+    source = "int flexcomp_trial;" if is_own else "#include <span>\nint flexcomp_trial;"
     with tempfile.TemporaryDirectory() as scratch:
-        options = [] if links_own else ["-std=c++20"]
-        trial = [*command.split(), *options, "-shared", "-fPIC", "-x", language, "-", "-o", f"{scratch}/trial.so"]
-        done = subprocess.run(trial, input=f"{source}int flexcomp_trial;\n", capture_output=True, text=True, check=False)
+        language = [] if is_own else ["-std=c++20"]
+        language += ["-x", "c" if links_only else "c++"]
+        trial = [*command.split(), *language, "-shared", "-fPIC", "-", "-o", f"{scratch}/trial.so"]
+        done = subprocess.run(trial, input=source, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1]
         raise TargetError(f"the C++ compiler {command} cannot make a shared library: {reason}")
-    return f"zig links the library: there is no C++ compiler for {_machines(target)[0]}" if is_zig(command) else None
-
-
-def compiler_for(target: CompileTarget) -> str:
-    """The command that compiles C for a target and links libraries. Raises TargetError if there is none."""
-    return _chosen(target, None)[0]
+    return f"zig links the library: there is no C++ compiler for {machine}" if links_only else None
 
 
 def _machines(target: CompileTarget) -> tuple[str, str]:
@@ -119,25 +129,18 @@ def _machines(target: CompileTarget) -> tuple[str, str]:
     return machine, here
 
 
-def native_compiler() -> str:
-    """This machine's C++ compiler, or zig; TargetError if both are missing."""
-    return _require(cc.get_cc() or zig(platform.machine()), "g++")
-
-
 def cross_compiler(machine: str, compiler: str | None = None) -> str:
-    """`compiler`; or the one that Debian calls MACHINE-linux-gnu-g++, or zig; TargetError if missing."""
-    package = f"g++-{machine}-linux-gnu".replace("_", "-")
-    if compiler is None and shutil.which(f"{machine}-linux-gnu-g++") is None:
-        compiler = zig(machine)
-    return _require(f"{machine}-linux-gnu-g++" if compiler is None else compiler, package)
+    """`compiler`, or the one that Debian calls MACHINE-linux-gnu-g++; TargetError if missing."""
+    wanted = f"{machine}-linux-gnu-g++" if compiler is None else compiler
+    return _require(wanted, machine, f"g++-{machine}-linux-gnu".replace("_", "-"))
 
 
-def _require(compiler: str | None, package: str) -> str:
+def _require(compiler: str | None, machine: str, package: str) -> str:
     if compiler is None or not compiler.split() or shutil.which(compiler.split()[0]) is None:
         named = f"the C++ compiler {compiler or 'without a name'} is missing"
         missing = "no C++ compiler is installed" if compiler is None else named
-        ways = f"on Debian: apt-get install {package}, or anywhere: pip install ziglang, or name another one"
-        raise TargetError(f"cannot link a library: {missing}; {ways}")
+        links = "" if runtime_ext.complete_object(machine) is None else ", or anywhere: pip install ziglang"
+        raise TargetError(f"cannot link a library: {missing}; on Debian: apt-get install {package}{links}, or name another one")
     return compiler
 
 

@@ -1,4 +1,7 @@
-"""zig, PyPI's `ziglang`: a C++ compiler and a linker for machines that have none, and for other machines."""
+"""zig, PyPI's `ziglang`, as a linker for machines that have no compiler, and for other machines.
+
+As a linker only: zig's C++ library and libtvm_ffi's do not understand each other's exceptions.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,10 @@ MACHINES = ("x86_64", "aarch64")
 
 
 @functools.cache
-def zig(machine: str, driver: str = "c++") -> str | None:
-    """A command that is zig as a compiler for a machine such as "aarch64"; None without zig, and for other machines.
+def zig(machine: str) -> str | None:
+    """A command that links for a machine such as "aarch64" as a C compiler does; None without zig, and for other machines.
 
-    The command is a file in the user's cache, where zig keeps the C++ library that it compiles on first use, too. The driver "cc"
-    links objects that need no C++ library.
+    The command is a file in the user's cache, where zig keeps the parts of glibc that it makes on first use, too.
     """
     found = find_spec("ziglang") if machine in MACHINES else None
     if found is None:
@@ -32,15 +34,15 @@ def zig(machine: str, driver: str = "c++") -> str | None:
     text = f"""#!/bin/sh
 : "${{ZIG_GLOBAL_CACHE_DIR:={shlex.quote(str(cache))}}}" "${{ZIG_LOCAL_CACHE_DIR:=$ZIG_GLOBAL_CACHE_DIR}}"
 export ZIG_GLOBAL_CACHE_DIR ZIG_LOCAL_CACHE_DIR
-exec {shlex.quote(str(program))} {driver} -target {machine}-linux-gnu.{GLIBC} "$@"
+exec {shlex.quote(str(program))} cc -target {machine}-linux-gnu.{GLIBC} -O2 "$@"
 """
     folder = trusted_folder(f"zig-{hashlib.sha256(f'{version}{text}'.encode()).hexdigest()[:16]}")
-    return str(kept_file(folder, f"{machine}-zig-{driver}", lambda scratch: _script(scratch / driver, text)))
+    return str(kept_file(folder, f"{machine}-zig-cc", lambda scratch: _script(scratch / "zig", text)))
 
 
 def is_zig(command: str) -> bool:
     """Whether `zig` returned this command."""
-    return "-zig-" in Path(command).name
+    return command.endswith("-zig-cc")
 
 
 def _script(path: Path, text: str) -> Path:

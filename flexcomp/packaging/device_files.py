@@ -27,11 +27,15 @@ _PYTHON = "3.11"
 def device_files(machine: str, compiler: str | None = None) -> tuple[Path, Path]:
     """The runner and libtvm_ffi for a machine, "aarch64" or "x86_64".
 
-    This machine's come with flexcomp. Another's runner is compiled by the cross compiler, and its libtvm_ffi taken from
-    the wheel of the version that is installed here; both are kept in the user's cache. Raises TargetError.
+    This machine's come with flexcomp. Another's runner comes with flexcomp's wheels, or is compiled by the cross compiler, and
+    its libtvm_ffi is taken from the wheel of the version that is installed here. Files that were made or fetched are kept in the
+    user's cache. Raises TargetError.
     """
     if machine == platform.machine() and compiler is None:
         return runtime_ext.runner(), runtime_ext.tvm_ffi_library() / LIBRARY
+    brought = runtime_ext.other_runner(machine) if compiler is None else None
+    if brought is not None:
+        return brought, library_for("apache-tvm-ffi", LIBRARY, machine)
     compiler = cross_compiler(machine, compiler)
     library = library_for("apache-tvm-ffi", LIBRARY, machine)
     static = ("-static-libstdc++", "-static-libgcc")

@@ -8,7 +8,9 @@ import platform
 from importlib.util import find_spec
 from pathlib import Path
 
-from flexcomp.compiler import cross_compiler, native_compiler
+from tvm.support import cc
+
+from flexcomp.compiler import cross_compiler
 from flexcomp.device import resolve_target
 from flexcomp.packaging import LIBRARY, device_files, library_for, program_for, require_new, write_package
 
@@ -53,7 +55,7 @@ def server_files(machine: str, compiler: str | None = None) -> tuple[Path, Path,
     _, tvm_ffi = device_files(machine, compiler)
     if machine == platform.machine():
         runtime = Path(find_spec("tvm").submodule_search_locations[0]) / "lib" / _RUNTIME
-        compiler = compiler or native_compiler()
+        compiler = compiler or cc.get_cc() or cross_compiler(machine)
     else:
         compiler = cross_compiler(machine, compiler)
         runtime = library_for("apache-tvm", _RUNTIME, machine)

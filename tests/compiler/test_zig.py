@@ -47,6 +47,7 @@ def no_compiler(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setitem(sys.modules, "ziglang", None)
+    monkeypatch.setattr(runtime_ext, "complete_object", lambda machine: runtime_ext.runtime_object())
 
 
 @pytest.fixture
@@ -63,7 +64,6 @@ def fake_zig(monkeypatch, tmp_path) -> Path:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: ziglang\nVersion: 0.0.1\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(runtime_ext, "has_cxx_library", lambda: True)
     return targets
 
 
@@ -88,6 +88,13 @@ def test_zig_links_where_there_is_no_compiler(artifact, fake_zig, no_compiler, t
     with flexcomp.load(tmp_path / "tiny.so") as session:
         (output,) = session.run({"x": np.zeros((1, 3, 32, 32), "f4")}).values()
     assert np.isfinite(np.asarray(output)).all()
+
+
+def test_zig_is_not_named_where_the_runtime_needs_a_cxx_library(fake_zig, no_compiler, monkeypatch):
+    monkeypatch.delitem(sys.modules, "ziglang")
+    monkeypatch.setattr(runtime_ext, "complete_object", lambda machine: None)
+    with pytest.raises(flexcomp.TargetError, match=r"apt-get install g\+\+, or name another one$"):
+        require_linker(resolve_target("native"))
 
 
 def test_a_compiler_goes_before_zig(fake_zig):
