@@ -22,7 +22,7 @@ from flexcomp.runtime import Session, ladder_html, load
 from flexcomp.units import enough
 
 from .linked_object import network_symbol, write_object
-from .linker import command_for, linker_for
+from .linker import compiler_for, linker_for
 from .machine_code import static_library
 
 
@@ -143,7 +143,7 @@ class Artifact:
         if self.target.gpu is not None:
             raise TargetError("networks for GPUs cannot be linked with a program: write NAME.so")
         network_symbol(path)
-        command = command_for(self.target, compiler)
+        command = compiler_for(self.target, compiler)
 
         def write(library: Path, weights: WeightsDigest) -> None:
             program = encode_program(self.program, weights)

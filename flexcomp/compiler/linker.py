@@ -69,22 +69,25 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
 def command_for(target: CompileTarget, compiler: str | None = None) -> str:
     """The command that links for a target: a compiler, or zig. Raises TargetError if there is none."""
     machine, here = _machines(target)
-    if compiler is None:
-        found = cc.get_cc() if machine == here else shutil.which(f"{machine}-linux-gnu-g++")
-        if found is None and runtime_ext.complete_object(machine) is not None and (linker := zig(machine)) is not None:
-            return linker
-        if machine == here:
-            return _require(found, machine, "g++")
-    return cross_compiler(machine, compiler)
+    found = cc.get_cc() if machine == here else shutil.which(f"{machine}-linux-gnu-g++")
+    if found is None and compiler is None and runtime_ext.complete_object(machine) is not None:
+        linker = zig(machine)
+        if linker is None:
+            package = "g++" if machine == here else f"g++-{machine}-linux-gnu".replace("_", "-")
+            raise TargetError(
+                f"cannot link a library: there is no C++ compiler for {machine}; pip install ziglang, or, on Debian, apt-get "
+                f"install {package}, or name another compiler"
+            )
+        return linker
+    return compiler_for(target, compiler)
 
 
-def compiler_for(target: CompileTarget) -> str:
-    """The command that compiles C for a target. Raises TargetError if there is none."""
-    command = command_for(target)
-    if not is_zig(command):
-        return command
+def compiler_for(target: CompileTarget, compiler: str | None = None) -> str:
+    """The command that compiles C for a target, and knows binutils. Raises TargetError if there is none: zig only links."""
     machine, here = _machines(target)
-    return _require(None, machine, "g++") if machine == here else cross_compiler(machine)
+    if machine == here and compiler is None:
+        return _require(cc.get_cc(), "g++")
+    return cross_compiler(machine, compiler)
 
 
 @functools.cache
@@ -132,15 +135,14 @@ def _machines(target: CompileTarget) -> tuple[str, str]:
 def cross_compiler(machine: str, compiler: str | None = None) -> str:
     """`compiler`, or the one that Debian calls MACHINE-linux-gnu-g++; TargetError if missing."""
     wanted = f"{machine}-linux-gnu-g++" if compiler is None else compiler
-    return _require(wanted, machine, f"g++-{machine}-linux-gnu".replace("_", "-"))
+    return _require(wanted, f"g++-{machine}-linux-gnu".replace("_", "-"))
 
 
-def _require(compiler: str | None, machine: str, package: str) -> str:
+def _require(compiler: str | None, package: str) -> str:
     if compiler is None or not compiler.split() or shutil.which(compiler.split()[0]) is None:
         named = f"the C++ compiler {compiler or 'without a name'} is missing"
         missing = "no C++ compiler is installed" if compiler is None else named
-        links = "" if runtime_ext.complete_object(machine) is None else ", or anywhere: pip install ziglang"
-        raise TargetError(f"cannot link a library: {missing}; on Debian: apt-get install {package}{links}, or name another one")
+        raise TargetError(f"cannot link a library: {missing}; on Debian: apt-get install {package}, or name another one")
     return compiler
 
 
