@@ -8,7 +8,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[1] / "runtime_ext"
 ROOMS = ("src/base", "src/program", "src/threads", "src/memory", "src/storage", "src/kernels", "src/cuda", "src/session", "pool",
-         "library", "api", "runner")
+         "library", "watch", "api", "runner")
 # The rooms that each may include besides itself.
 APART = {"include": (), "cmake": (), "planner": (), "json": (), "server": ("src/base",)}
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)

@@ -401,6 +401,51 @@ FLEXCOMP_API flexcomp_status flexcomp_wait(flexcomp_request *request);
  * came in time. */
 FLEXCOMP_API flexcomp_status flexcomp_cancel_request(flexcomp_request *request);
 
+/* ------------------------------------------------------------------------------------- following the system's memory */
+
+/* A follower is a thread that sets the budget of a session or a pool to the memory that the system allows: down at once, to the smallest
+ * budget if none fits; up when a larger one has fitted for a while, with 5 % to spare. */
+typedef struct flexcomp_follower flexcomp_follower;
+
+typedef int32_t flexcomp_follow_kind;
+enum {
+  FLEXCOMP_CONTROL_GROUP = 0, /* the limits of a memory control group, version 1 or 2, and of those around it, less other memory there */
+  FLEXCOMP_PRESSURE = 1       /* pressure stall information: one budget down while tasks wait for memory, one up while none does */
+};
+
+/* Called by the follower's thread. FLEXCOMP_OK: `budget`, in bytes, is used from now on. Anything else: `budget` stays, and
+ * flexcomp_message() says why. FLEXCOMP_ERROR_BUDGET: less is allowed than the smallest budget, or the system has no memory for a
+ * larger one. FLEXCOMP_ERROR_EXECUTION: the system does not say; the control group was removed, perhaps. Both are told once, while the
+ * follower goes on to look. FLEXCOMP_ERROR_CLOSED: the session or pool was closed, and the thread ends. It must return, without an
+ * exception or longjmp, and may make any call but flexcomp_unfollow of its follower. */
+typedef void (*flexcomp_follow_callback)(void *context, flexcomp_status status, uint64_t budget);
+
+typedef struct flexcomp_follow_options {
+  size_t size;                      /* sizeof(flexcomp_follow_options) */
+  const char *path;                 /* the control group's folder, or the file of the pressure; NULL: those of this process */
+  double interval_s;                /* between two looks; 0: 0.2 */
+  double patience_s;                /* for which a larger budget must have fitted; 0: 2 */
+  uint64_t most;                    /* no larger budget is used, but the smallest; 0: any */
+  flexcomp_follow_callback changed; /* NULL: nobody is told */
+  void *context;                    /* for `changed` */
+  flexcomp_follow_kind kind;
+  uint32_t reserved; /* 0 */
+} flexcomp_follow_options;
+
+#define FLEXCOMP_FOLLOW_OPTIONS_INIT {sizeof(flexcomp_follow_options), NULL, 0, 0, 0, NULL, NULL, FLEXCOMP_CONTROL_GROUP, 0}
+
+/* Begins to follow. FLEXCOMP_ERROR_INPUT: there is no such control group, or the system does not report pressure. A pool's budget moves
+ * in steps of a quarter between the smallest and the one with which all stays in memory. `options` may be NULL: the control group of
+ * this process. Sets `*follower` to NULL when it fails. */
+FLEXCOMP_API flexcomp_status flexcomp_follow(flexcomp_session *session, const flexcomp_follow_options *options,
+                                             flexcomp_follower **follower);
+FLEXCOMP_API flexcomp_status flexcomp_pool_follow(flexcomp_pool *pool, const flexcomp_follow_options *options,
+                                                  flexcomp_follower **follower);
+
+/* Leaves the budget as it is from now on. Waits for the follower's callback, if one runs. To be called after the session is closed,
+ * too. NULL is nothing to end, and FLEXCOMP_OK. */
+FLEXCOMP_API flexcomp_status flexcomp_unfollow(flexcomp_follower *follower);
+
 #ifdef __cplusplus
 }
 #endif

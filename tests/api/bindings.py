@@ -18,6 +18,7 @@ FLOAT32, INT64 = 1, 12
 VERIFY, PAGE_CACHE, NO_AFFINITY, NO_WORK_STEALING = 1, 2, 4, 8
 DESCRIPTOR, MEMORY, READER = 1, 2, 3  # kinds of sources
 LATE = 1
+CONTROL_GROUP, PRESSURE = 0, 1
 
 
 class Sized(ctypes.Structure):
@@ -116,8 +117,18 @@ class RequestOptions(Sized):
     _fields_ = [("size", c_size_t), ("deadline_s", c_double), ("flags", c_uint32), ("reserved", c_uint32)]
 
 
+Changed = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_uint64)
+
+
+class FollowOptions(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("path", c_char_p), ("interval_s", c_double), ("patience_s", c_double), ("most", c_uint64),
+        ("changed", Changed), ("context", c_void_p), ("kind", c_int32), ("reserved", c_uint32),
+    ]  # fmt: skip
+
+
 Callback = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(Tensor), c_uint32)
-_SESSION = _POOL = _REQUEST = c_void_p
+_SESSION = _POOL = _REQUEST = _FOLLOWER = c_void_p
 _PARAMETERS = {
     "open": (c_char_p, POINTER(Options), POINTER(_SESSION)),
     "open_linked": (POINTER(Network), POINTER(Options), POINTER(_SESSION)),
@@ -145,6 +156,9 @@ _PARAMETERS = {
     "pool_get_stats": (_POOL, POINTER(PoolStats)),
     "member_get_stats": (_SESSION, POINTER(MemberStats)),
     "submit": (_SESSION, POINTER(Tensor), c_uint32, POINTER(Tensor), c_uint32, POINTER(RequestOptions), POINTER(_REQUEST)),
+    "follow": (_SESSION, POINTER(FollowOptions), POINTER(_FOLLOWER)),
+    "pool_follow": (_POOL, POINTER(FollowOptions), POINTER(_FOLLOWER)),
+    "unfollow": (_FOLLOWER,),
     "wait": (_REQUEST,),
     "cancel_request": (_REQUEST,),
 }
