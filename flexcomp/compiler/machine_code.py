@@ -132,12 +132,10 @@ def compile_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget) ->
 
 def write_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, path: Path) -> None:
     """Write an object file that defines `symbol`; its name must end with .o."""
-    module = compile_module({symbol: kernel}, target)
+    module = compile_module({symbol: c_code.calling(kernel, symbol)}, target)
     with COMPILING:
         module.write_to_file(str(path))
-    function = c_code.source_of(kernel)
-    if function is not None:
-        c_code.add_code(function, target, path)
+    c_code.add_code(kernel, symbol, target, path)
 
 
 def extent(kernel: tirx.PrimFunc) -> int:

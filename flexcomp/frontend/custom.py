@@ -26,6 +26,7 @@ from tvm import relax
 from flexcomp.errors import FlexcompError, InputError, UnsupportedModelError
 from flexcomp.frontend.domains import CUSTOM, DEFAULT, all_nodes, is_converted, title
 from flexcomp.frontend.operators import Node, Tensor
+from flexcomp.frontend.tensor_shapes import is_static
 
 ShapeRule = Callable[[Sequence["Tensor | None"], Mapping[str, Any]], "Tensor | Sequence[Tensor]"]
 
@@ -132,14 +133,17 @@ class Taught:
         """As the operator's converter, whose result has the types of the shape rule. Raises UnsupportedModelError."""
         try:
             made = self.operators[node.kind].convert(node)
+            if isinstance(made, relax.Expr) and not isinstance(made, relax.Var):
+                made = node.bb.normalize(made)
         except FlexcompError:
             raise
         except Exception as error:  # anything, of a user's function
             raise node.refuse(f"its converter fails: {_words(error)}") from error
         if not isinstance(made, relax.Expr):
             raise node.refuse(f"its converter gives {type(made).__name__}: give a Relax expression, as node.call does")
-        made = made if isinstance(made, relax.Var) else node.bb.normalize(made)
         fields = made.ty.fields if isinstance(made.ty, relax.TupleType) else [made.ty]
+        if not is_static(made.ty) or not all(isinstance(ty, relax.TensorType) for ty in fields):
+            raise node.refuse(f"its converter gives {made.ty}: give tensors of static shapes")
         found = [Tensor.of_type(ty) for ty in fields]
         for i, (one, wanted) in enumerate(zip_longest(found, node.results)):
             if one is None or wanted is None:

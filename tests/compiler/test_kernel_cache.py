@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tvm import tirx
 
 import flexcomp
 from benchmarks.networks.graph import Graph
@@ -289,7 +290,8 @@ def test_compiling_leaves_nothing_where_temporary_files_lie(tmp_path, monkeypatc
             waits(begun, Path(path))
 
     monkeypatch.setattr(machine_code, "compile_module", lambda kernels, target: Slow())
-    processes = workers.Workers({name: partial(machine_code.write_object, name, None, None) for name in "ab"}, 2)
+    empty = tirx.PrimFunc([], tirx.Evaluate(0))
+    processes = workers.Workers({name: partial(machine_code.write_object, name, empty, None) for name in "ab"}, 2)
     os.close(begun)
     assert os.read(seen, 1) + os.read(seen, 1) == b".."
     processes.close()

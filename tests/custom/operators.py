@@ -13,7 +13,7 @@ DOMAIN = "com.example"
 SCAN = """
 #include <stdint.h>
 
-float decayed(float sum, float value) { return sum * DECAY + value; }
+static float decayed(float sum, float value) { return sum * DECAY + value; }
 
 void scan(int32_t task, int32_t tasks, const float *x, float *y, float *sums) {
   for (int row = task; row < ROWS; row += tasks) {

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from tvm import te
+from tvm.relax import op
 from tvm.script import tirx as T
 
 import flexcomp
@@ -187,9 +188,9 @@ def test_a_node_inside_of_a_function_of_the_model():
         np.testing.assert_array_equal(session.run({"x": X})["z"], 2 * X)
 
 
-def in_c(body: str, **options):
+def in_c(body: str, before: str = "", x: str = "const float *x", **options):
     """A converter to a kernel of x [4, 6] and a scratch of 4 floats."""
-    source = f"#include <stdint.h>\nvoid f(int32_t task, int32_t tasks, const float *x, float *y, float *s) {{ {body} }}"
+    source = f"{before}\n#include <stdint.h>\nvoid f(int32_t task, int32_t tasks, {x}, float *y, float *s) {{ {body} }}"
     narrow = options.pop("narrow", ())
     return lambda node: node.call(CKernel(source, "f", **{"scratch": (4,), **options}), node.inputs, narrow=narrow)
 
@@ -227,11 +228,16 @@ WRONG = [
     (same, failing, r"its converter fails: KeyError: 'k'"),
     (same, lambda node: None, r"its converter gives NoneType"),
     (same, lambda node: node.call(double, node.inputs), r"gives function for a kernel"),
+    (same, lambda node: op.matmul(node.data, node.data), r"its converter fails: "),
+    (same, lambda node: op.shape_of(node.data), r"its converter gives .*: give tensors of static shapes"),
+    (same, in_c("", tasks=0), r"f in C is none: give a name of C"),
     (same, outside, r"its kernel writes outside of y.* by i \+ 1"),
     (same, lambda node: node.call(seen_whole(), node.inputs, narrow=[0]), r"reads input 0 not only element by element"),
     (same, in_c("", narrow=[0]), r"its kernel is in C, and reads float32"),
     (same, in_c("y[0] = "), r"is not compiled: .*error: expected expression"),
     (same, in_c(f"{ALL} y[i] = unknown(x[i]);"), r"is not compiled: .*error: .*unknown"),
+    (same, in_c("", before="int g(void) { return 1; }"), r"not compiled: kernel.c:1:5: error: .*'g'.*make the function static"),
+    (same, in_c("", x="const double *x"), r"is not compiled: .*error: conflicting types for 'f'"),
     (same, in_c("void other(void); other();"), r"is not linked: .*undefined reference to `other'"),
     (same, in_c(f"{ALL} y[i + 16] = x[i];"), r"writes after the end of result 0, float32\[4, 6\]"),
     (same, in_c(f"{ALL} y[i + 8000] = x[i];"), r"reads or writes after the end of result 0"),

@@ -131,6 +131,8 @@ def call_kernel(
     given = [Tensor(shape_of(one), dtype_of(one)) for one in inputs]
     name = re.sub(r"\W+", "_", node.kind.rpartition(".")[2]).lower()
     if isinstance(kernel, CKernel):
+        if not re.fullmatch(r"[A-Za-z_]\w*", kernel.function) or min(kernel.tasks, *kernel.scratch, 1) < 1:
+            raise node.refuse(f"its kernel {kernel} is none: give a name of C, and 1 or more for tasks and every scratch")
         types = [(one.shape, one.dtype) for one in given], [(one.shape, one.dtype) for one in results]
         function = c_kernel.call(kernel, *types)
         about = kernel_attributes(name, "C", str(kernel), operations, scratch=kernel.buffers)
