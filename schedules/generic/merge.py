@@ -139,9 +139,11 @@ def _inline(producer: Stage, reader: Stage) -> Stage:
             if all(tvm_ffi.structural_equal(load, first) for load in own):
                 value = value_of(first)
                 if contains(value, (ir.Call, tirx.Div)) or len(loads(value)) > 1:
-                    shared = tirx.Var("shared", producer.buffer.dtype)
-                    body = replace_loads(expr, lambda load: shared if load.source.same_as(own[0].source) else load)
-                    return tirx.Let(shared, value, body)
+                    is_bool = producer.buffer.dtype == "bool"  # which TVM cannot bind where it compares vectors
+                    shared = tirx.Var("shared", "int32" if is_bool else producer.buffer.dtype)
+                    read = shared != 0 if is_bool else shared
+                    body = replace_loads(expr, lambda load: read if load.source.same_as(own[0].source) else load)
+                    return tirx.Let(shared, tirx.Select(value, 1, 0) if is_bool else value, body)
         return replace_loads(expr, lambda load: value_of(load) if load.source.same_as(producer.buffer) else load)
 
     return reader.map(inlined)

@@ -84,8 +84,14 @@ class Stage:
 
 
 def substitute(expr: ir.Expr, values: Mapping[tirx.Var, ir.Expr]) -> ir.Expr:
-    """`expr` with variables replaced."""
-    return tvm_ffi.structural_map(expr, (ir.Var, lambda var: values.get(var, var)))
+    """`expr` with variables replaced. A Let gets a variable of its own: the expression may come to several places of a kernel."""
+    return tvm_ffi.structural_map(expr, [(ir.Var, lambda var: values.get(var, var)), (tirx.Let, _renamed)])
+
+
+def _renamed(let: tirx.Let) -> tirx.Let:
+    variable = tirx.Var(let.var.name, let.var.ty.dtype)
+    body = tvm_ffi.structural_map(let.body, (ir.Var, lambda var: variable if var.same_as(let.var) else var))
+    return tirx.Let(variable, let.value, body)
 
 
 def uses(expr: ir.Expr, variables: Iterable[tirx.Var]) -> bool:

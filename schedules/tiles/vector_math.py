@@ -339,6 +339,14 @@ def expand(node: tvm_ffi.Object) -> tvm_ffi.Object:
     """`node` (an expression, statement or PrimFunc) without float32 calls of exp, sigmoid, tanh, erf and log.
 
     These are replaced by the expansions of this module; rsqrt and powers with small constant exponents by
-    products, quotients and square roots.
+    products, quotients and square roots. A bool becomes a number by a Select: TVM cannot bind a number that is a comparison of
+    vectors.
     """
-    return tvm_ffi.structural_map(node, (ir.Call, _expand_call))
+    return tvm_ffi.structural_map(node, [(ir.Call, _expand_call), (tirx.Cast, _expand_cast)])
+
+
+def _expand_cast(cast: tirx.Cast) -> ir.Expr:
+    if cast.value.ty.dtype.with_lanes(1) != "bool" or cast.ty.dtype.with_lanes(1) == "bool":
+        return cast
+    one, zero = (tirx.const(number, cast.ty.dtype) for number in (1, 0))
+    return tirx.Select(cast.value, one, zero)

@@ -311,6 +311,15 @@ def test_what_is_dequantised_and_quantised_alike_is_moved_as_it_is(tmp_path):
     agree(model, tmp_path, rtol=0, atol=0, x=x)
 
 
+@pytest.mark.parametrize("zeros", [355540150, [355540150, -2147483648, 2147483647]])
+def test_zero_points_beyond_what_float32_counts(zeros):
+    x = np.int32([[5, 2, -8], [7, 3, -2]])
+    constants = {"s": np.full(np.shape(zeros), 0.5, "f4"), "o": np.int32(zeros)}
+    model = network([node("DequantizeLinear", "x", "s", "o", axis=1)], {"x": x}, constants)
+    exact = (x.astype("i8") - np.int64(zeros)).astype("f4") * F(0.5)
+    np.testing.assert_array_equal(run(model, x=x), exact)
+
+
 def test_weights_of_4_bits(tmp_path):
     rng = np.random.default_rng(2)
     x, q = rng.standard_normal((3, 16)).astype("f4"), rng.integers(-8, 8, (16, 5))

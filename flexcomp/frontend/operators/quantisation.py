@@ -43,9 +43,14 @@ def _quantise(node: Node) -> relax.Expr:
 
 
 def _dequantise(node: Node) -> relax.Expr:
-    data = node.emit(op.astype(node.data, "float32"))
-    if node.input(2) is not None and not _is_known(node, 2, 0):
-        data = node.emit(op.subtract(data, _along(node, 2)))
+    has_zeros = node.input(2) is not None and not _is_known(node, 2, 0)
+    # float32 does not hold all integers of 32 bits, and their differences may have 33.
+    kind = "int64" if has_zeros and dtype_of(node.data) == "int32" else "float32"
+    data = node.emit(op.astype(node.data, kind))
+    if has_zeros:
+        data = node.emit(op.subtract(data, _along(node, 2, kind)))
+    if kind != "float32":
+        data = node.emit(op.astype(data, "float32"))
     if not _is_known(node, 1, 1):
         data = node.emit(op.multiply(data, _along(node, 1)))
     return data
@@ -64,14 +69,14 @@ def _is_known(node: Node, i: int, value: float) -> bool:
     return given is not None and bool(np.all(given == value))
 
 
-def _along(node: Node, i: int) -> relax.Expr:
-    """A parameter in float32, in a shape that broadcasts to the data's."""
+def _along(node: Node, i: int, kind: str = "float32") -> relax.Expr:
+    """A parameter as `kind`, in a shape that broadcasts to the data's."""
     given, extents = node.inputs[i], node.shape
     known = node.value(i)
     if known is not None and known.size == 1:
-        return relax.const(float(known.reshape(-1)[0]), "float32")
-    if dtype_of(given) != "float32":
-        given = node.emit(op.astype(given, "float32"))
+        return relax.const(known.reshape(-1)[0].astype(kind), kind)
+    if dtype_of(given) != kind:
+        given = node.emit(op.astype(given, kind))
     own = shape_of(given)
     if math.prod(own) == 1:
         return node.emit(op.reshape(given, ())) if own else given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import ml_dtypes
@@ -16,6 +17,7 @@ TYPES = {
 }  # fmt: skip
 _EXTENTS = {1: 30, 2: 18, 3: 18, 4: 14, 5: 8, 0: 3, 7: 3, 8: 3, 16: 1, 17: 1, 33: 1}
 _RANKS = {0: 6, 1: 16, 2: 24, 3: 22, 4: 22, 5: 7, 6: 3}
+_MOST = 1 << 24  # elements of a tensor
 _ODD = [0.0, -0.0, 1.0, -1.0, 1e-30, -1e-40, 1e30, 65504.0, 0.5, 1.5, 2.5, -0.5, 127.5, np.pi]
 _WILD = [np.nan, np.inf, -np.inf, 3.4e38]
 
@@ -38,7 +40,9 @@ def shape(rng: random.Random, rank: int | None = None) -> tuple[int, ...]:
 
 
 def tensor(rng: random.Random, kind: int, of: tuple[int, ...], low: int | None = None, high: int | None = None) -> np.ndarray:
-    """Values of an element type; integers between `low` and `high`, where they are given."""
+    """Values of an element type; integers between `low` and `high`, where they are given. Raises ValueError beyond _MOST."""
+    if math.prod(of) > _MOST:
+        raise ValueError(f"{of}")
     numbers = np.random.default_rng(rng.getrandbits(32))
     if kind == TensorProto.STRING:
         return np.full(of, "text", object)

@@ -29,6 +29,11 @@ def silu_chain(x):
     return x
 
 
+def sum_of_chosen(x, y):
+    chosen = op.logical_and(op.less(x, y), op.greater_equal(x, relax.const(1, "int32")))
+    return op.sum(op.where(chosen, op.add(x, op.astype(chosen, "int32")), y), axis=[0])
+
+
 # name: (expression, shapes of the arguments; a pair gives another element type, and integers lie in [0, 4))
 CASES = {
     "add_broadcast": (op.add, (1, 197, 96), (1, 1, 96)),
@@ -45,6 +50,8 @@ CASES = {
     "prelu": (lambda x, slope: nn.prelu(x, slope, axis=1), (1, 3, 7, 7), (3,)),
     "where": (lambda x, y: op.where(op.greater(x, y), x, y), (3, 70), (3, 70)),
     "less": (op.less, (3, 70), (3, 70)),
+    "less_as_number": (lambda x, y: op.minimum(op.astype(op.less(x, y), FLOAT), y), (3, 70), (3, 70)),
+    "sum_of_chosen": (sum_of_chosen, ((67,), "int32"), ((67,), "int32")),
     "cast_to_int": (lambda x: op.astype(x, "int64"), (3, 70)),
     "cast_from_int": (lambda x: op.astype(x, FLOAT), ((3, 70), "uint8")),
     "softmax_last": (lambda x: nn.softmax(x, axis=-1), (1, 3, 19, 197)),
