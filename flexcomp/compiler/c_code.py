@@ -24,7 +24,7 @@ from flexcomp.passes.attributes import C_SOURCE, SCRATCH, WRITTEN
 from flexcomp.passes.ir import bindings, operator
 from flexcomp.passes.weights import weight_vars
 
-from .linker import compiler_for, compiler_version
+from .linker import command_for, compiler_version
 
 # Functions without a prototype before them would be those of other kernels of a library, too.
 _LANGUAGE = (
@@ -47,7 +47,7 @@ def source_of(kernel: tirx.PrimFunc) -> CKernel | None:
 
 def version(target: CompileTarget) -> str:
     """The key that distinguishes machine code of the same C for the same target."""
-    made = compiler_version(compiler_for(target)).encode() + Path(__file__).read_bytes()
+    made = compiler_version(command_for(target)).encode() + Path(__file__).read_bytes()
     return hashlib.sha256(made).hexdigest()[:16]
 
 
@@ -68,7 +68,7 @@ def add_code(kernel: tirx.PrimFunc, symbol: str, target: CompileTarget, path: Pa
     """Link the code of the function in C, if the kernel calls one, to the object file at `path` of `calling`."""
     if source_of(kernel) is None:
         return
-    compiler = compiler_for(target)
+    compiler = command_for(target)
     with tempfile.TemporaryDirectory() as folder:
         function, joint = Path(folder) / "function.o", Path(folder) / "joint.o"
         function.write_bytes(_compiled(kernel, _label(symbol), compiler, _features(target)))
@@ -97,7 +97,7 @@ def require_right(mod: tvm.IRModule, target: CompileTarget, cache: KernelCache |
                 raise _WrongError("its kernel is in C, and a GPU computes: give a PrimFunc, or build for a CPU")
             if binding.var in constants:
                 raise _WrongError("its inputs are constants, and its kernel is in C: make its result a constant of the model")
-            _compiled(kernel, _TRIED, compiler_for(target), _features(target))
+            _compiled(kernel, _TRIED, command_for(target), _features(target))
             _try(kernel, len(call.args[1].fields), cache)
         except _WrongError as error:
             where = node_of(binding.var.name) or f"kernel {function.function}"
@@ -159,7 +159,7 @@ def _try(kernel: tirx.PrimFunc, inputs: int, cache: KernelCache | None) -> None:
     tensors = [(tuple(map(int, param.shape)), str(param.dtype)) for param in kernel.params]
     try:
         host = resolve_target("native")
-        compiler = compiler_for(host)
+        compiler = command_for(host)
         identity = (function.encode(), tensors, inputs, version(host), _TRIAL.read_text())
         key = f"trial_{hashlib.sha256(repr(identity).encode()).hexdigest()[:32]}"
         if cache is not None and cache.find(key) is not None:
