@@ -1,10 +1,11 @@
-"""Programs in C against an installed prefix: by pkg-config and by CMake, without Python at run time."""
+"""Programs in C, C++ and Rust against an installed prefix: by pkg-config and by CMake, without Python at run time."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from tests.conftest import ROOT
 
 EXAMPLES = ROOT / "examples" / "c"
 EXAMPLE = EXAMPLES / "classify.c"
+CPP, PYTHON, RUST = (ROOT / "examples" / name for name in ("cpp", "python", "rust"))
+STRICT_CPP = "-std=c++17 -Wall -Wextra -pedantic -Werror"
 STRICT = "-std=c11 -Wall -Wextra -pedantic -Werror"
 needs_openssl = pytest.mark.skipif(
     shutil.which("openssl") is None or not Path("/usr/include/openssl/evp.h").exists(),
@@ -110,6 +113,56 @@ def test_the_example_by_cmake(prefix, pictures, tmp_path):
 def test_the_runner_of_a_prefix_finds_its_library(prefix, pictures):
     folder, _ = pictures
     subprocess.run([prefix / "bin" / "flexcomp-run", folder / "tiny.so"], check=True, capture_output=True, env={})
+
+
+def lines_of(*command, env):
+    """That a program prints, which must succeed."""
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def programs(prefix, name, folder):
+    """The example `name` in C++, compiled, and in Python: commands."""
+    line = f"c++ {STRICT_CPP} {CPP / name}.cc $(pkg-config --cflags --libs flexcomp) -o {folder / name}"
+    subprocess.run(line, shell=True, check=True, env=environment(prefix))
+    return [folder / name], [sys.executable, PYTHON / f"{name}.py"]
+
+
+def test_a_camera_gives_memory_back_between_frames(prefix, pictures, tmp_path):
+    folder, best = pictures
+    for program in programs(prefix, "camera", tmp_path):
+        frames = lines_of(*program, folder / "tiny.so", folder / "picture", "3", env=environment(prefix))
+        assert len(frames) == 3
+        for frame in frames:
+            number, busy, idle = map(int, re.fullmatch(r"class (\d+); (\d+) bytes in memory, (\d+) until the next frame", frame).groups())
+            assert number == best and idle < busy
+
+
+def test_two_networks_in_a_pool(prefix, pictures, tmp_path):
+    folder, best = pictures
+    for program in programs(prefix, "pool", tmp_path):
+        arguments = ("2000000", folder / "tiny.so", folder / "tiny.so", folder / "picture")
+        first, second, memory = lines_of(*program, *arguments, env=environment(prefix))
+        assert first == second == f"class {best}"
+        claimed, budget = map(int, re.fullmatch(r"(\d+) of (\d+) bytes", memory).groups())
+        assert 0 < claimed <= budget == 2_000_000
+
+
+@pytest.mark.skipif(
+    shutil.which("rustc") is None or shutil.which("bindgen") is None, reason="needs Rust: apt-get install rustc bindgen"
+)
+def test_the_example_in_rust(prefix, pictures, tmp_path):
+    folder, best = pictures
+    source = shutil.copy(RUST / "classify.rs", tmp_path)
+    header = ["bindgen", "--allowlist-file", ".*/flexcomp.h", prefix / "include" / "flexcomp.h", "-o", tmp_path / "flexcomp.rs"]
+    subprocess.run(header, check=True)
+    program = tmp_path / "classify"
+    subprocess.run(["rustc", "--edition", "2021", "-D", "warnings", "-L", prefix / "lib", source, "-o", program], check=True)
+    (line,) = lines_of(program, folder / "tiny.so", folder / "picture", env=environment(prefix))
+    assert line.startswith(f"class {best}, score ")
+    done = subprocess.run([program, "missing.so", folder / "picture"], env=environment(prefix), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: cannot open missing.so: No such file or directory\n")
 
 
 @pytest.mark.parametrize(("life", "step"), [("session", "1"), ("pool", "11")])
