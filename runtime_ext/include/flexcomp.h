@@ -387,7 +387,8 @@ typedef struct flexcomp_request_options {
 /* Makes a request, with tensors as flexcomp_run takes them. The arrays are read here; the memory of the tensors is read and written
  * until flexcomp_wait returns, or the member or the pool is closed. Earlier deadlines come first; short and urgent ones among the
  * rest. FLEXCOMP_REFUSED: too many wait, or it would miss its deadline, or make another miss its own; the message says when to try
- * again. `options` may be NULL: the defaults. Sets `*request` to NULL when it fails. Of flexcomp_run on a member the same is true. */
+ * again. `options` may be NULL: the defaults. Sets `*request` to NULL when it fails. flexcomp_run on a member makes such a request,
+ * without options, and waits. */
 FLEXCOMP_API flexcomp_status flexcomp_submit(flexcomp_session *session, const flexcomp_tensor *inputs, uint32_t input_count,
                                              const flexcomp_tensor *outputs, uint32_t output_count,
                                              const flexcomp_request_options *options, flexcomp_request **request);
