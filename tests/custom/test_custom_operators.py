@@ -18,7 +18,7 @@ from flexcomp import CKernel, CustomOperator, Tensor
 from flexcomp.packaging.package import package
 from tests.cli import calls
 
-from .operators import DOMAIN, OPERATORS, SCAN, expected, model, network, same
+from .operators import DOMAIN, OPERATORS, SCAN, expected, model, network, same, scaled_kernel
 
 X = np.random.default_rng(1).standard_normal((4, 6)).astype("f4")
 EMULATOR, SYSROOT = "qemu-aarch64", Path("/usr/aarch64-linux-gnu")
@@ -219,6 +219,34 @@ def outside(node):
     return node.call(beyond, node.inputs)
 
 
+def with_room(floats):
+    @T.prim_func
+    def backwards(x: T.Buffer((4, 6), "float32"), y: T.Buffer((4, 6), "float32")):
+        for i in T.parallel(4):
+            row = T.alloc_buffer((floats,), "float32")
+            for j in range(6):
+                row[j] = x[i, j]
+            for j in range(6):
+                y[i, j] = row[5 - j]
+
+    return backwards
+
+
+def test_a_kernel_in_tvmscript_has_a_little_room_of_its_own():
+    nodes = [helper.make_node("Double", ["x"], ["z"], domain=DOMAIN)]
+    operator = CustomOperator("Double", same, lambda node: node.call(with_room(1000), node.inputs), DOMAIN)
+    with flexcomp.build(model(nodes, {"x": (4, 6)}), custom_operators=[operator]).session("min") as session:
+        np.testing.assert_array_equal(session.run({"x": X})["z"], X[:, ::-1])
+
+
+def test_a_result_that_the_converter_does_not_return_is_room_in_the_plan():
+    nodes = [helper.make_node("Double", ["x"], ["z"], domain=DOMAIN)]
+    operator = CustomOperator("Double", same, lambda node: node.call(scaled_kernel(4, 6), [node.data, node.inputs[1]])[0], DOMAIN)
+    nodes[0].input.append("w")
+    with flexcomp.build(model(nodes, {"x": (4, 6)}, {"w": X[0]}), custom_operators=[operator]).session("min") as session:
+        np.testing.assert_allclose(session.run({"x": X})["z"], X * X[0], rtol=1e-6)
+
+
 def failing(*_):
     raise KeyError("k")
 
@@ -236,6 +264,7 @@ WRONG = [
     (same, lambda node: op.matmul(node.data, node.data), r"its converter fails: "),
     (same, lambda node: op.shape_of(node.data), r"its converter gives .*: give tensors of static shapes"),
     (same, in_c("", tasks=0), r"f in C is none: give a name of C"),
+    (same, lambda node: node.call(with_room(20_000), node.inputs), r"its kernel allocates 80,000 bytes, and a thread has"),
     (same, outside, r"its kernel writes outside of y.* by i \+ 1"),
     (same, lambda node: node.call(seen_whole(), node.inputs, narrow=[0]), r"reads input 0 not only element by element"),
     (same, in_c("", narrow=[0]), r"its kernel is in C, and reads float32"),

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.node_names import variable_name
 from flexcomp.passes.attributes import C_SOURCE, FLOPS, NARROW, WORK, WRITTEN, kernel_attributes
 from flexcomp.schedules.generic import guard
+from flexcomp.schedules.generic.audit import WORKSPACE_BYTES
+from flexcomp.schedules.generic.scratch import Scratch
 from flexcomp.schedules.operators import c_kernel
 from flexcomp.schedules.operators.c_kernel import CKernel
 from flexcomp.schedules.operators.narrow_weights import widening
@@ -177,6 +180,13 @@ def _checked(node: Node, kernel: tirx.PrimFunc, given: Sequence[Tensor]) -> list
             raise node.refuse(f"its kernel takes {takes} as tensor {i}, and is given {one}")
     if outside := guard.found_outside(kernel):
         raise node.refuse(f"its kernel {outside}")
+    taken: list[int] = []
+    tvm_ffi.structural_walk(kernel.body, (tirx.AllocBuffer, lambda stmt: taken.append(Scratch.of(stmt.buffer).nbytes)))
+    if sum(taken) > WORKSPACE_BYTES:
+        raise node.refuse(
+            f"its kernel allocates {sum(taken):,} bytes, and a thread has {WORKSPACE_BYTES:,}: make large tensors further "
+            "results of the kernel, which the converter does not return"
+        )
     return params[len(given) :]
 
 
