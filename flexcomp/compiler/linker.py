@@ -67,7 +67,7 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
 
 
 def command_for(target: CompileTarget, compiler: str | None = None) -> str:
-    """The command that links for a target: a compiler, or zig. Raises TargetError if there is none."""
+    """The command that links, and compiles C, for a target: a compiler, or zig. Raises TargetError if there is none."""
     machine, here = _machines(target)
     found = cc.get_cc() if machine == here else shutil.which(f"{machine}-linux-gnu-g++")
     if found is None and compiler is None and runtime_ext.complete_object(machine) is not None:
@@ -83,7 +83,7 @@ def command_for(target: CompileTarget, compiler: str | None = None) -> str:
 
 
 def compiler_for(target: CompileTarget, compiler: str | None = None) -> str:
-    """The command that compiles C for a target, and knows binutils. Raises TargetError if there is none: zig only links."""
+    """A compiler for a target, which knows binutils, as zig does not. Raises TargetError if there is none."""
     machine, here = _machines(target)
     if machine == here and compiler is None:
         return _require(cc.get_cc(), "g++")

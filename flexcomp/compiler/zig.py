@@ -1,6 +1,6 @@
-"""zig, PyPI's `ziglang`, as a linker for machines that have no compiler, and for other machines.
+"""zig, PyPI's `ziglang`, as a linker and a C compiler for machines that have none, and for other machines.
 
-As a linker only: zig's C++ library and libtvm_ffi's do not understand each other's exceptions.
+Not for C++: zig's C++ library and libtvm_ffi's do not understand each other's exceptions.
 """
 
 from __future__ import annotations
