@@ -8,7 +8,7 @@
     build, Artifact   compile a model for a target and a budget
     load, Session     run a compiled network
     Pool              several networks under one budget
-    CustomOperator    an operator that flexcomp lacks, with a kernel in TVMScript or in C (CKernel)
+    CustomOperator    an operator that flexcomp lacks: its results' types (Tensor), its kernel in TVMScript or in C (CKernel)
     tune              measure kernels on a device, for later builds
     remote            devices behind RPC: connect, upload, run, measure, profile
     FlexcompError     of the kinds ArtifactError, BudgetError, CompilerError, DeviceError, ExecutionError, InputError,
