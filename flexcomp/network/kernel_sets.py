@@ -86,7 +86,7 @@ class FitToBudget:
         options = [[planned_layer(layers[i], i, self._costs) for i in same] for same in self._indices]
         self._mixture = plan.Mixture(replace(skeleton.problem, storage=storage), options)
         self._least = plan.minimum_budget(skeleton.problem).nbytes
-        self._made: dict[tuple[int, ...], tuple[Form, int]] = {}  # by the picks; with the smallest budget
+        self._made: dict[tuple[int, ...], Form] = {}  # by the picks
         self.form = lru_cache(maxsize=None)(self._form)
 
     def _form(self, budget: int) -> Form | None:
@@ -96,17 +96,16 @@ class FitToBudget:
             picks = self._mixture.best(budget, limit)
             if not any(picks):
                 return None
-            form, least = self._of(tuple(picks))
-            if least <= budget:
+            form = self._of(tuple(picks))
+            if plan.fits(form.problem, budget):
                 return form
             limit = max(
                 need for need, pick in zip(plan.layer_bounds(form.problem), picks, strict=True) if pick
             ) - plan.PAGE - preparing.room_nbytes(form.piece)  # which the mixture does not know of
         return None
 
-    def _of(self, picks: tuple[int, ...]) -> tuple[Form, int]:
+    def _of(self, picks: tuple[int, ...]) -> Form:
         if picks not in self._made:
             layers = [same[pick] for same, pick in zip(self._indices, picks, strict=True)]
-            form = form_of(self._network, layers, self._costs)
-            self._made[picks] = form, plan.minimum_budget(form.problem).nbytes
+            self._made[picks] = form_of(self._network, layers, self._costs)
         return self._made[picks]

@@ -8,6 +8,7 @@ from .check import check, verify
 from .errors import InfeasibleError, PlanError
 from .ladder import Choice, ladder, ladder_of, resident_budget, usual
 from .mixture import Mixture
+from .parts.layout import fits
 from .parts.minimum import layer_bounds, minimum_budget
 from .parts.slicing import finest_segment, slice_layers
 from .problem import (
@@ -58,6 +59,7 @@ __all__ = [
     "check",
     "extent",
     "finest_segment",
+    "fits",
     "ladder",
     "ladder_of",
     "latency_bound",

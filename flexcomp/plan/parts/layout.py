@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..placement import Record, lowest_fit, tight
+from ..placement import Record, lowest_fit, swiftly_fits, tight
 from ..problem import PAGE, Problem
 from .pages import pages, span, touched
 from .slicing import finest_segment
@@ -96,6 +96,12 @@ def _of_offsets(problem: Problem, offsets: Sequence[int]) -> Layout:
 def smallest_layout(problem: Problem) -> Layout:
     """The layout that needs the smallest arena."""
     return _of_offsets(problem, tight(joint_records(problem), PAGE).offsets)
+
+
+def fits(problem: Problem, arena: int) -> bool:
+    """Whether `smallest_layout` needs at most `arena` bytes; mostly told without looking for that layout."""
+    swiftly = swiftly_fits(joint_records(problem), arena // PAGE * PAGE, PAGE)
+    return smallest_layout(problem).nbytes <= arena if swiftly is None else swiftly
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ from .offsets import (
 )
 from .records import Record, breadths, conflicts, naive
 from .strip_packing import strip_packing
-from .tight import tight
+from .tight import swiftly_fits, tight
 from .validate import check_assignment, check_placement
 
 __all__ = [
@@ -57,5 +57,6 @@ __all__ = [
     "search_objects",
     "smallest",
     "strip_packing",
+    "swiftly_fits",
     "tight",
 ]
