@@ -20,7 +20,7 @@ _RECURRENT = ("GRU", "LSTM", "RNN")
 # What ONNX's reference of recurrent layers does not read.
 _UNREAD = ("activation_alpha", "activation_beta", "activations", "clip", "input_forget", "linear_before_reset")
 # Operators by which oracles compute 64-bit integers as float64.
-_THROUGH_FLOATS = ("Einsum", "Mean", "Mod", "Pow", "Range", "Shrink", "Clip", "ReduceMean", "ReduceL1", "ReduceL2",
+_THROUGH_FLOATS = ("Einsum", "Gemm", "Mean", "Mod", "Pow", "Range", "Shrink", "Clip", "ReduceMean", "ReduceL1", "ReduceL2",
                    "ReduceLogSum", "ReduceLogSumExp")  # fmt: skip
 _OF_INTEGERS = ("Pow", "ReduceLogSum", "ReduceLogSumExp")
 _TO_INTEGERS = ("Cast", "CastLike", "OneHot", "QuantizeLinear", "Shrink", *_OF_INTEGERS)
@@ -56,6 +56,9 @@ def doubt(model: onnx.ModelProto, inputs: Outputs, truth: Truth, outputs: Output
         return "of zeros that are quantised by their own range, whose scale is 0 by ONNX's definition and 1 in ONNX Runtime"
     if any(_quantises_no_range(node, model, inputs) for node in model.graph.node):
         return "of numbers that are quantised by their own range, which is infinite or none"
+    means = [node.input[0] for node in model.graph.node if node.op_type == "ReduceMean"]
+    if any(not value.size for value in _values(model, inputs, means).values()):
+        return "of a mean of no numbers, which ONNX leaves open"
     if any(_squares_beyond(node, model, inputs) for node in model.graph.node):
         return "of squares of 32-bit integers whose sum is none"
     if any(_has_infinite_weights(node, model, inputs) for node in model.graph.node):
