@@ -64,6 +64,7 @@ def _call_bodies(model: onnx.ModelProto, allowance: Allowance) -> bool:
         if not _is_candidate(node):
             continue
         domain = "" if node.domain in DEFAULT else node.domain
+        _require_mode(node)
         _leave_out_no_cap(node)
         schema = onnx.defs.get_schema(node.op_type, versions[domain], domain)
         if schema.has_context_dependent_function and found is None:
@@ -91,6 +92,16 @@ def _call_bodies(model: onnx.ModelProto, allowance: Allowance) -> bool:
     del model.opset_import[:]
     model.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in {**versions, _DOMAIN: 1}.items())
     return True
+
+
+def _require_mode(node: onnx.NodeProto) -> None:
+    """ONNX's definition of Attention takes a mode that there is not for another one."""
+    for attribute in node.attribute if node.op_type == "Attention" else ():
+        if attribute.name == "qk_matmul_output_mode" and attribute.i not in range(4):
+            raise UnsupportedModelError(
+                f"node {node.name or node.output[0]!r} (Attention): its qk_matmul_output_mode is {attribute.i}: "
+                "make it 0, 1, 2 or 3"
+            )
 
 
 def _leave_out_no_cap(node: onnx.NodeProto) -> None:

@@ -33,7 +33,7 @@ from flexcomp.frontend.operators import CONVERTERS, Node
 from flexcomp.frontend.operators.indexing import check_indices
 from flexcomp.frontend.operators.nothing import without_elements
 from flexcomp.frontend.operators.pads import require_windows, resolve_auto_pad
-from flexcomp.frontend.operators.parameters import require_axis, require_parameters
+from flexcomp.frontend.operators.parameters import require_axis, require_factors, require_parameters
 from flexcomp.frontend.tensor_shapes import require_inferred, require_static
 
 _WRITTEN_OUT = re.compile(r'ir\.Op\([^"]*name="relax\.([\w.]+)".*?support_level=\d+\)')
@@ -135,6 +135,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             return without_elements(node, result)
         require_axis(node)
         require_parameters(node)
+        require_factors(node)
         resolve_auto_pad(node)
         require_windows(node)
         check_indices(node)

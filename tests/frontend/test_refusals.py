@@ -63,6 +63,16 @@ REFUSED = {
               {"a": np.int64(0), "b": np.int64(10), "c": np.int64(0)}),
         r"node 'Range_e' \(Range\): its step is 0",
     ),
+    "integers times a fraction": (
+        model([node("Cast", "x", "i", to=7), node("Gemm", "i b", "g", alpha=0.5), node("Cast", "g", "y", to=1)], {"x": (2, 3)},
+              ["y"], {"b": np.ones((3, 4), "i8")}),
+        r"node 'Gemm_g' \(Gemm\): its alpha is 0.5, and it multiplies integers",
+    ),
+    "a mode that there is not": (
+        model([node("Attention", "x x x", "y", q_num_heads=1, kv_num_heads=1, qk_matmul_output_mode=100)], {"x": (1, 4, 8)},
+              ["y"], opset=23),
+        r"node 'Attention_y' \(Attention\): its qk_matmul_output_mode is 100",
+    ),
     "a window of nothing": (
         model([node("MaxPool", "x", "y", kernel_shape=[0, 0])], {"x": (1, 1, 8, 8)}, ["y"]),
         r"node 'MaxPool_y' \(MaxPool\): .*kernel_shape must only contain positive values",

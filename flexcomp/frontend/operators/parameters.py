@@ -63,5 +63,14 @@ def require_parameters(node: Node) -> None:
             raise node.refuse(f"its input {formal!r} is {source}, and shapes must be known: make it a constant of the model")
 
 
+def require_factors(node: Node) -> None:
+    """Raise UnsupportedModelError for integers that are multiplied with a fraction: ONNX does not say how they are rounded."""
+    if node.kind == "Gemm" and "float" not in node.dtype:
+        for name in ("alpha", "beta"):
+            factor = float(node.attrs.get(name, 1.0))
+            if not factor.is_integer():
+                raise node.refuse(f"its {name} is {factor:g}, and it multiplies integers: make it a whole number")
+
+
 def _is_parameter(node: Node, given: relax.Expr) -> bool:
     return isinstance(given, relax.Var) and node.bb.lookup_binding(given) is None
