@@ -160,8 +160,10 @@ def _pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.P
     return lower, finalize_host_passes, finalize_device_passes
 
 
-def _passes(has_blocks: bool, is_foreign: bool, may_branch: bool) -> list[tvm.transform.Pass]:
-    """Of TVM's passes those that change a kernel: each visits the whole kernel, and all together take as long as LLVM."""
+def _passes(has_blocks: bool, is_foreign: bool) -> list[tvm.transform.Pass]:
+    """Of TVM's passes those that change a kernel's machine code for the better: each visits the whole kernel, and all together
+    take as long as LLVM.
+    """
     blocks = [
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
@@ -181,9 +183,9 @@ def _passes(has_blocks: bool, is_foreign: bool, may_branch: bool) -> list[tvm.tr
         s_tir.transform.LoopPartition(),
         tirx.transform.VectorizeLoop(True),
         tirx.transform.StorageRewrite(),
-        *[s_tir.transform.HoistIfThenElse()] * may_branch,
+        *[s_tir.transform.HoistIfThenElse()] * is_foreign,
         tirx.transform.UnrollLoop(),
-        s_tir.transform.RenormalizeSplitPattern(),
+        *[s_tir.transform.RenormalizeSplitPattern()] * is_foreign,
         tirx.transform.StmtSimplify(),
         *[tirx.transform.RemoveNoOp()] * is_foreign,
         s_tir.transform.RewriteUnsafeSelect(),
@@ -195,13 +197,12 @@ def _passes(has_blocks: bool, is_foreign: bool, may_branch: bool) -> list[tvm.tr
     ]
 
 
-def _needs(mod: tvm.IRModule) -> tuple[bool, bool, bool]:
-    """Whether its kernels have blocks, as TVM's scheduling leaves them; whether TVM made them, which counts in 64 bits and leaves
-    statements that do nothing, and not one of our families; and whether they branch.
+def _needs(mod: tvm.IRModule) -> tuple[bool, bool]:
+    """Whether its kernels have blocks, as TVM's scheduling leaves them; and whether TVM made them and not one of our families:
+    TVM counts in 64 bits, and leaves statements that do nothing and branches in inner loops.
     """
-    blocks, loops, branches = (_all_of(mod, kind) for kind in (s_tir.SBlock, tirx.For, tirx.IfThenElse))
-    is_foreign = bool(blocks) or any(loop.loop_var.ty.dtype == "int64" for loop in loops)
-    return bool(blocks), is_foreign, is_foreign or bool(branches)
+    blocks, loops = (_all_of(mod, kind) for kind in (s_tir.SBlock, tirx.For))
+    return bool(blocks), bool(blocks) or any(loop.loop_var.ty.dtype == "int64" for loop in loops)
 
 
 def _all_of(mod: tvm.IRModule, kind: type) -> list[tirx.Stmt]:
