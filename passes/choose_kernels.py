@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import tvm
 from tvm import relax
@@ -16,8 +16,11 @@ from .ir import bindings
 from .layers import is_layer, read
 from .module_pass import module_pass
 
+Spec = ConvSpec | MatmulSpec
 # Seconds of a layer's kernels, by name, as far as measured.
-Measured = Callable[[ConvSpec | MatmulSpec], Mapping[str, float]]
+Measured = Callable[[Spec], Mapping[str, float]]
+# By spec all specs of layers with the same weights, in any order that networks of all shapes have in common.
+Alike = Mapping[Spec, Sequence[Spec]]
 
 # Layers with the same weights agree on fewer forms of them for so much of their work together; on fewer that are stored for more.
 _AGREEING, _STORED = 1.03, 1.15
@@ -127,29 +130,30 @@ class ChooseKernels:
     The kernel families offer candidates for the layer's spec. Preference "smallest" takes the one with the least scratch
     and weights, "fastest" the one with the least predicted work, at any memory, "balanced" one between them
     that saves much work for few more weights; the name of a family takes that family where possible. Layers with the
-    same weights agree on their forms (`agreed`). Where the fastest by prediction was `measured`, "fastest" is the choice by
-    measured times, of all that the tuner may have tried (schedules/decide.py).
+    same weights agree on their forms (`agreed`), together with those of other shapes of the network, which `alike` names.
+    Where the fastest by prediction was `measured`, "fastest" is the choice by measured times, of all that the tuner may have
+    tried (schedules/decide.py).
     """
 
-    def __init__(self, unit: Machine, preference: str = "smallest", measured: Measured | None = None) -> None:
+    def __init__(
+        self, unit: Machine, preference: str = "smallest", measured: Measured | None = None, alike: Alike | None = None
+    ) -> None:
         assert preference in PREFERENCES, f"no preference {preference!r}; there are {', '.join(PREFERENCES)}"
         self.unit, self.preference = unit, preference
-        self.measured = measured or (lambda spec: {})
+        self.measured, self.alike = measured or (lambda spec: {}), alike or {}
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
         together = self._agreed(mod)
         return annotate(mod, lambda func: self._choose(func, together))
 
-    def _agreed(self, mod: tvm.IRModule) -> dict[ConvSpec | MatmulSpec, str]:
+    def _agreed(self, mod: tvm.IRModule) -> dict[Spec, str]:
         """By spec the kernels of layers that have the same weights, where none was measured."""
-        layers: dict[tuple, dict[ConvSpec | MatmulSpec, None]] = {}  # specs, by the weights of the layers
-        for binding in bindings(mod["main"]):
-            call = binding.value
-            if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.GlobalVar) and is_layer(func := mod[call.op]):
-                read = tuple(call.args[int(i)] for i in func.attrs[WEIGHTS])
-                if read and not self.measured(spec := layer_spec(func)):
-                    layers.setdefault(read, {})[spec] = None
-        result: dict[ConvSpec | MatmulSpec, str] = {}
+        layers: dict[tuple, dict[Spec, None]] = {}  # specs, by the weights of the layers
+        for weights, spec in layers_with_weights(mod):
+            for one in (*self.alike.get(spec, ()), spec):
+                if not self.measured(one):
+                    layers.setdefault(weights, {})[one] = None
+        result: dict[Spec, str] = {}
         for specs in layers.values():
             if len(specs) > 1:
                 picks = [PREFERENCES[self.preference](candidates(spec, self.unit)) for spec in specs]
@@ -159,7 +163,7 @@ class ChooseKernels:
                 result |= {spec: str(pick) for spec, pick in zip(specs, picks, strict=True)}
         return result
 
-    def _choose(self, func: relax.Function, together: Mapping[ConvSpec | MatmulSpec, str]) -> dict:
+    def _choose(self, func: relax.Function, together: Mapping[Spec, str]) -> dict:
         spec = layer_spec(func)
         name = together.get(spec) or default_kernel(spec, self.unit, self.preference)
         seconds = self.measured(spec)
@@ -168,12 +172,21 @@ class ChooseKernels:
         return {KERNEL: name, **({SECONDS: seconds[name]} if name in seconds else {})}
 
 
-def default_kernel(spec: ConvSpec | MatmulSpec, unit: Machine, preference: str) -> str:
+def layers_with_weights(mod: tvm.IRModule) -> Iterator[tuple[tuple[relax.Var, ...], Spec]]:
+    """The weights and the spec of each layer of main that has weights."""
+    for binding in bindings(mod["main"]):
+        call = binding.value
+        if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.GlobalVar) and is_layer(func := mod[call.op]):
+            weights = tuple(call.args[int(i)] for i in func.attrs[WEIGHTS])
+            yield from [(weights, layer_spec(func))] * bool(weights)
+
+
+def default_kernel(spec: Spec, unit: Machine, preference: str) -> str:
     """The kernel that a preference takes where nothing was measured."""
     return str(PREFERENCES[preference](candidates(spec, unit)))
 
 
-def layer_spec(func: relax.Function) -> ConvSpec | MatmulSpec:
+def layer_spec(func: relax.Function) -> Spec:
     """The spec of a layer function."""
     return read(func, tuple(int(i) for i in func.attrs[WEIGHTS])).spec
 

@@ -22,7 +22,7 @@ def artifact(
     model: onnx.ModelProto, target: str = "native", budget: str | float | None = None, strategy: str = "best", **options: object
 ) -> Artifact:
     """That of `flexcomp.build`, but for machine code."""
-    prepared = prepare(model, target, options_of(**options), compiler=_Uncompiled())
+    prepared = prepare(model, target, options_of(**options), compiler=UNCOMPILED)
     return prepared.artifacts([Request(parse_budget(budget), strategy)])[0]
 
 
@@ -43,3 +43,6 @@ class _Uncompiled:
 
     def finish(self, kernels: object, target: object, report: object) -> dict[str, bytes]:
         return {}
+
+
+UNCOMPILED = _Uncompiled()

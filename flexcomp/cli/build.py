@@ -13,6 +13,7 @@ from flexcomp.cli.common import (
     USAGE,
     checked_budget,
     exit_on_error,
+    parse_extents,
     parse_shapes,
     parse_states,
     require_model,
@@ -59,7 +60,16 @@ def build(
     ] = None,
     input: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes."),
+        typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes; extents may be names of --shape."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=16,64",
+            rich_help_panel="Model",
+            help="Extents of a name in --input: the library holds every shape over one weights file; of several names, "
+            "every combination.",
+        ),
     ] = None,
     profile: Annotated[
         Path | None, typer.Option(help="A profile of the machine that will run it, from `flexcomp profile`.")
@@ -131,7 +141,8 @@ def build(
     help_all: HelpAll = False,
 ) -> None:
     """Compile MODEL for a device and a memory budget."""
-    shapes = parse_shapes(input or [])
+    extents = parse_extents(shape or [])
+    inputs = parse_shapes(input or [], extents)
     states = parse_states(state or [])
     types = weight_types(weights or [])
     if output.suffix not in (".so", ".o"):
@@ -183,7 +194,8 @@ def build(
                 str(model),
                 target=resolved,
                 budget=budget,
-                input_shapes=shapes or None,
+                input_shapes=inputs or None,
+                shapes=extents or None,
                 threads=threads,
                 strategy=strategy,
                 kernels=kernels,
@@ -203,5 +215,5 @@ def build(
             artifact.export_library(str(output), progress=progress)
         from flexcomp.report import closing_lines
 
-        for line in closing_lines(artifact.program, output, parse_budget(budget), here=target == "native"):
+        for line in closing_lines(artifact.programs, output, parse_budget(budget), here=target == "native"):
             typer.echo(line)

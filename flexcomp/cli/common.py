@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -167,21 +167,38 @@ def checked_budget(text: str | None) -> str | None:
     return text
 
 
-def parse_shapes(options: list[str]) -> dict[str, tuple[int, ...]]:
-    """Read `NAME:1,3,224,224` options; a name may contain colons."""
-    shapes: dict[str, tuple[int, ...]] = {}
+def parse_shapes(options: list[str], named: Collection[str] = ()) -> dict[str, tuple[int | str, ...]]:
+    """Read `NAME:1,3,224,224` options; a name may contain colons, and an extent may be one of the names `named`."""
+    shapes: dict[str, tuple[int | str, ...]] = {}
     for option in options:
         name, _, extents = option.rpartition(":")
         try:
-            shape = tuple(int(extent) for extent in extents.split(","))
+            shape = tuple(extent if extent in named else int(extent) for extent in extents.split(","))
         except ValueError:
             shape = ()
-        if not name or not shape or min(shape) < 1:
+        if not name or not shape or any(isinstance(extent, int) and extent < 1 for extent in shape):
             raise typer.BadParameter(f"'{option}' is not NAME:1,3,224,224", param_hint="'--input'")
         if name in shapes:
             raise typer.BadParameter(f"the input '{name}' is given twice", param_hint="'--input'")
         shapes[name] = shape
     return shapes
+
+
+def parse_extents(options: list[str]) -> dict[str, list[int]]:
+    """Read `NAME=16,64` options."""
+    found: dict[str, list[int]] = {}
+    for option in options:
+        name, _, extents = option.partition("=")
+        try:
+            values = [int(extent) for extent in extents.split(",")]
+        except ValueError:
+            values = []
+        if not name or not values or min(values) < 1:
+            raise typer.BadParameter(f"'{option}' is not NAME=16,64", param_hint="'--shape'")
+        if name in found:
+            raise typer.BadParameter(f"'{name}' is given twice", param_hint="'--shape'")
+        found[name] = values
+    return found
 
 
 def parse_states(options: list[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, require_picture
+from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, parse_extents, require_picture
 from flexcomp.files import require_writable
 from flexcomp.units import human_bytes
 
@@ -32,11 +32,16 @@ def inspect(
         str | None,
         typer.Option(callback=checked_budget, help="Show the plan of this budget; a picture without it is of the smallest."),
     ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=16", help="Of a library of several shapes, the one to show; by default the largest."),
+    ] = None,
 ) -> None:
     """Show the layers, kernels and budgets of LIBRARY, or one plan."""
+    extents = parse_extents(shape or [])
     with exit_on_error(CANNOT_RUN):
-        from flexcomp.program import decode_program
-        from flexcomp.report import describe, select_rung
+        from flexcomp.program import decode_shapes
+        from flexcomp.report import describe, select_rung, select_shape, shape_facts
         from flexcomp.runtime import read_program
 
         for path in (picture, weights_picture):
@@ -44,8 +49,11 @@ def inspect(
                 require_picture(path, library)
         if html is not None:
             require_writable(html, reading=[library, library.with_suffix(".weights")])
-        program = decode_program(read_program(library))
+        programs = decode_shapes(read_program(library))
+        program = select_shape(programs, extents)
         facts = describe(program)
+        if len(programs) > 1:
+            facts["shapes"] = shape_facts(programs)
         rung = program.rungs[0] if budget is None else select_rung(program, budget)
         if html is not None:
             from flexcomp.report.html import report_data, write_report
@@ -88,12 +96,14 @@ def inspect(
 
 
 def _print_all(console: Console, facts: dict) -> None:
-    from flexcomp.report import choice_table, ladder_table, layer_table, notes
+    from flexcomp.report import choice_table, ladder_table, layer_table, notes, shape_table
 
     console.print(layer_table(facts))
     if (choices := choice_table(facts)) is not None:
         console.print(choices)
     console.print(ladder_table(facts))
+    if "shapes" in facts:
+        console.print(shape_table(facts))
     for kind in ("inputs", "outputs"):
         for port in facts[kind]:
             shape = "×".join(map(str, port["shape"]))

@@ -16,7 +16,7 @@ from flexcomp.arguments import checked_path, checked_text
 from flexcomp.device import CompileTarget
 from flexcomp.errors import InputError, TargetError
 from flexcomp.files import beside
-from flexcomp.program import PROGRAM_KIND, Array, Program, WeightsDigest, encode_program, write_weights
+from flexcomp.program import PROGRAM_KIND, Array, Program, WeightsDigest, encode_shapes, write_weights
 from flexcomp.report import Progress, describe
 from flexcomp.runtime import Session, ladder_html, load
 from flexcomp.units import enough
@@ -30,10 +30,16 @@ from .machine_code import static_library
 class Artifact:
     """The result of `build`: the program, its kernels and its weights."""
 
-    program: Program
+    program: Program  # of the only shape, or of the largest
     kernels: dict[str, bytes]  # object files by symbol
     weights: tuple[tuple[str, Array, int], ...]  # name, array, offset in the data section
     target: CompileTarget
+    others: tuple[Program, ...] = ()  # for smaller shapes of the inputs, on the same weights
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """One for each shape, the largest first."""
+        return (self.program, *self.others)
 
     def summary(self) -> str:
         """Layers, kernels, slices, peak and predicted latency per rung, as text."""
@@ -46,7 +52,7 @@ class Artifact:
         return (
             f"<Artifact {self.program.model}: {len(self.program.layers)} layers, {len(self.program.rungs)} plans from "
             f"{enough(first.budget)} ({first.predicted_ms:.1f} ms predicted) to {enough(last.budget)} "
-            f"({last.predicted_ms:.1f} ms)>"
+            f"({last.predicted_ms:.1f} ms){f', the largest of {len(self.programs)} shapes' * bool(self.others)}>"
         )
 
     def _repr_html_(self) -> str:
@@ -128,7 +134,7 @@ class Artifact:
             linker = linker_for(self.target, compiler)
 
             def link(library: Path, weights: WeightsDigest) -> None:
-                module = _checked(encode_program(self.program, weights))
+                module = _checked(encode_shapes(self.programs, weights))
                 for symbol, code in sorted(self.kernels.items()):
                     module.import_module(static_library(symbol, code, library.parent))
                 options = linker.options_for(library.name)
@@ -140,13 +146,15 @@ class Artifact:
             return link
         if path.suffix != ".o":
             raise InputError(f"a library is called NAME.so, or NAME.o for a program in C, not {path.name}")
+        if self.others:
+            raise InputError(f"{path.name}: the C interface runs libraries of one shape: build one for each, or write NAME.so")
         if self.target.gpu is not None:
             raise TargetError("networks for GPUs cannot be linked with a program: write NAME.so")
         network_symbol(path)
         command = compiler_for(self.target, compiler)
 
         def write(library: Path, weights: WeightsDigest) -> None:
-            program = encode_program(self.program, weights)
+            program = encode_shapes(self.programs, weights)
             _checked(program)
             write_object(library, program, self.kernels, command)
 

@@ -25,8 +25,8 @@ from flexcomp.device import (
 )
 from flexcomp.errors import InputError
 from flexcomp.frontend import CustomOperator, Imported, load_model, title_of
-from flexcomp.network import Lowered, Network, fixed_order, in_bands, kernel_sets, lower, merge
-from flexcomp.passes.choose_kernels import Measured, chosen_kernels
+from flexcomp.network import Lowered, Network, Planning, fixed_order, in_bands, in_one_file, kernel_sets, lower, merge
+from flexcomp.passes.choose_kernels import Alike, Measured, chosen_kernels
 from flexcomp.profiling import Database, Measurements
 from flexcomp.program import Array, Layer
 from flexcomp.program import Weights as StoredWeights
@@ -37,6 +37,7 @@ from flexcomp.schedules.registry import Machine
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 
 from . import pipeline
+from .alike import alike_layers
 from .artifact import Artifact
 from .auto_weights import Chosen
 from .auto_weights import choose as choose_types
@@ -47,13 +48,15 @@ from .gc_threshold import high_gc_threshold
 from .kernel_compiler import KernelCompiler
 from .known import DEFAULT_STORE, KERNELS
 from .options import Options, Request, Weights, options_of
-from .prepared import Prepared, Progress
+from .prepared import Prepared, Progress, artifact_of_shapes
 from .probing import probed
+from .shapes import require_common
 from .state import required_states
 from .weight_types import TypesInOrder, WeightTypes
 from .weights import evaluate, evaluate_later
 
 _log = logging.getLogger(__name__)
+Begin = Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None]
 
 
 @renamed(device="profile")
@@ -62,7 +65,8 @@ def build(
     target: str | dict | tvm.target.Target = "native",
     budget: int | float | str | None = None,
     *,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | None = None,
     params: Mapping[str, object] | Sequence[object] | None = None,
     threads: int | None = None,
     strategy: str = "best",
@@ -126,13 +130,14 @@ def build(
     """
     request = Request(parse_budget(budget), strategy)
     options = options_of(
-        input_shapes=input_shapes, params=params, threads=threads, kernels=kernels, profile=profile, tuning=tuning, cache=cache,
-        weights=weights, max_error=max_error, calibration=calibration, probe=probe, store=store, state=state, tf32=tf32,
-        custom_operators=custom_operators,
+        input_shapes=input_shapes, shapes=shapes, params=params, threads=threads, kernels=kernels, profile=profile, tuning=tuning,
+        cache=cache, weights=weights, max_error=max_error, calibration=calibration, probe=probe, store=store, state=state,
+        tf32=tf32, custom_operators=custom_operators,
     )  # fmt: skip
     compiling = KernelCompiler(KernelCache() if cache else None)
     with high_gc_threshold(), shown(progress, title_of(model)) as report, compiling as compiler:
-        return prepare(model, target, options, progress=report, compiler=compiler).artifacts([request], report)[0]
+        prepared = prepare_shapes(model, target, options, progress=report, compiler=compiler)
+        return artifact_of_shapes(prepared, request, report)
 
 
 def prepare(
@@ -143,11 +148,24 @@ def prepare(
     progress: Progress | None = None,
     compiler: KernelCompiler | None = None,
 ) -> Prepared:
-    """The first half of `build`, without budget and strategy: the second half can run several times.
+    """The first half of `build`, without budget and strategy, for one shape: the second half can run several times.
 
     Errors are those of `build`. With a `compiler`, kernels for every budget are compiled there as soon as
     they are known.
     """
+    (prepared,) = prepare_shapes(model, target, options, progress=progress, compiler=compiler)
+    return prepared
+
+
+def prepare_shapes(
+    model: str | Path | onnx.ModelProto | tvm.IRModule,
+    target: str | dict | tvm.target.Target = "native",
+    options: Options | None = None,
+    *,
+    progress: Progress | None = None,
+    compiler: KernelCompiler | None = None,
+) -> tuple[Prepared, ...]:
+    """As `prepare`, for each of the declared shapes, the largest first; all networks have the same weights."""
     report = progress or (lambda phase, done, total: None)
     options = options or Options()
     machine, cache, kernels = options.machine, options.cache, options.kernels
@@ -162,11 +180,19 @@ def prepare(
 
     measured = None if machine.tuning is None else Measurements(Database.read(machine.tuning), str(resolved), threads)
 
-    report("import", 0, 1)
-    imported = load_model(model, options.model.input_shapes, options.model.params, options.model.custom_operators)
-    require_right(imported.mod, resolved, KernelCache() if cache else None)
-    report("import", 1, 1)
-    pairs = required_states(options.model.state, imported)
+    declared = options.model.declared
+    if resolved.gpu and len(declared) > 1:
+        raise InputError(f"shapes: a GPU computes ({resolved}), for which a library holds one shape: build a library for each")
+    report("import", 0, len(declared))
+    shapes = []
+    for done, shape in enumerate(declared, 1):
+        shapes.append(load_model(model, shape.inputs, options.model.params, options.model.custom_operators))
+        report("import", done, len(declared))
+    imported = shapes[0]
+    for one in shapes:
+        require_right(one.mod, resolved, KernelCache() if cache else None)
+    pairs = [required_states(options.model.state, one) for one in shapes]
+    require_common(shapes, declared, pairs[0])
     types, chosen = types_of(imported, options.weights, resolved, report, cache)
     if machine.profile is None:  # not before: probing takes a second and writes a file; nor while kernels compile on all cores
         profile = probed(target, machine.probe, lambda note: report(note, 1, 1)) or profile
@@ -175,20 +201,35 @@ def prepare(
     unit = replace(resolved.machine, threads=threads)
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
-    network = _compile_graph(
-        imported, resolved, unit, kernels, measured, report, types, options.weights.store, profile.prepared_late, begin, pairs
-    )
+    others = [types_of(one, options.weights, resolved, report, cache)[0] for one in shapes[1:]]
+    fused = [_fused(one, resolved, measured, report, of) for one, of in zip(shapes, (types, *others), strict=True)]
+    alike = alike_layers(fused, [one.weights for one in shapes]) if len(shapes) > 1 else {}
+    store, late = options.weights.store, profile.prepared_late
+    networks = [
+        _lowered(one, mod, resolved, unit, kernels, measured, report, store, late, begin, states, alike)
+        for one, mod, states in zip(shapes, fused, pairs, strict=True)
+    ]
+    if len(shapes) > 1:
+        networks = list(in_one_file(networks))
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
+    result = []
+    for network, shape in zip(networks, declared, strict=True):
+        planned = _planned(network, kernels, profile, threads, begin)
+        extents = shape.extents if len(shapes) > 1 else {}  # a library of one shape is the same, however it was declared
+        result.append(Prepared(imported.name, code, threads, kernels, profile, planned, compiling, chosen, extents))
+    return tuple(result)
+
+
+def _planned(network: Network, kernels: str, profile: DeviceProfile, threads: int, begin: Begin | None) -> Planning:
+    """A network in all its forms."""
     if kernels == "flexnn":
-        planned = fixed_order.planning(network, profile, threads)
-    else:
-        whole = kernel_sets.planning(network, profile, threads)
-        if begin is not None:  # everything resident takes the last form
-            fastest = [network.layers[index] for index in whole.whole[-1].layers]
-            begin(network.kernels_of(fastest), fastest)
-        planned = in_bands(whole, profile, threads)
-    return Prepared(imported.name, code, threads, kernels, profile, planned, compiling, chosen)
+        return fixed_order.planning(network, profile, threads)
+    whole = kernel_sets.planning(network, profile, threads)
+    if begin is not None:  # everything resident takes the last form
+        fastest = [network.layers[index] for index in whole.whole[-1].layers]
+        begin(network.kernels_of(fastest), fastest)
+    return in_bands(whole, profile, threads)
 
 
 def _threads(asked: int | None, target: CompileTarget, kernels: str) -> int:
@@ -228,8 +269,8 @@ def _choose_types(imported: Imported, options: Weights, offered: Sequence[str], 
     unit, profile = replace(target.machine, threads=target.num_cores), guessed_profile(target)
 
     def lowered(types: WeightTypes) -> Network:
-        late = profile.prepared_late
-        return _compile_graph(imported, target, unit, "smallest", None, _quiet, types, DEFAULT_STORE, late, fetch=False)
+        fused, late = _fused(imported, target, None, _quiet, types), profile.prepared_late
+        return _lowered(imported, fused, target, unit, "smallest", None, _quiet, DEFAULT_STORE, late, fetch=False)
 
     def compiled(network: Network) -> Artifact:
         planned = kernel_sets.planning(network, profile, unit.threads)
@@ -250,32 +291,40 @@ def _cores(target: CompileTarget) -> str:
     return f"the target's {target.known_cores} core{'s' * (target.known_cores > 1)}"
 
 
-def _compile_graph(
-    imported: Imported,
-    target: CompileTarget,
-    unit: Machine,
-    kernels: str,
-    measured: Measured | None,
-    report: Progress,
-    types: WeightTypes,
-    store: str,
-    expensive: Callable[[StoredWeights], bool],
-    begin: Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None] | None = None,
-    state: Mapping[str, str] | None = None,
-    fetch: bool = True,
-) -> Network:
-    """Rows that are looked up may be fetched, if `fetch`.
-
-    `begin` is told of the smallest kernels, as soon as there are layers that call them; `expensive` is as for `merge`.
-    """
-    preferences = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
-    total = 1 + 2 * len(preferences)
-    report("passes", 0, total)
+def _fused(
+    imported: Imported, target: CompileTarget, measured: Measured | None, report: Progress, types: WeightTypes
+) -> tvm.IRModule:
+    """Layers without kernels."""
+    report("passes", 0, 1)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
     simple = pipeline.run(simple, pipeline.transformers(target.machine, on_weights, types.of, measured), "transformers")
     fused = pipeline.run(simple, pipeline.fuse(types.of), "fuse")
     types.require_granted()
+    return fused
+
+
+def _lowered(
+    imported: Imported,
+    fused: tvm.IRModule,
+    target: CompileTarget,
+    unit: Machine,
+    kernels: str,
+    measured: Measured | None,
+    report: Progress,
+    store: str,
+    expensive: Callable[[StoredWeights], bool],
+    begin: Begin | None = None,
+    state: Mapping[str, str] | None = None,
+    alike: Alike | None = None,
+    fetch: bool = True,
+) -> Network:
+    """Layers with all their kernels; rows that are looked up may be fetched, if `fetch`.
+
+    `begin` is told of the smallest kernels, as soon as there are layers that call them; `expensive` is as for `merge`.
+    """
+    preferences = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
+    total = 1 + 2 * len(preferences)
     pack = pipeline.pack(unit)  # one for all choices: equal kernels are built once
     report("passes", 1, total)
 
@@ -283,7 +332,8 @@ def _compile_graph(
         """None that has nothing new."""
         seen: set[tuple[str, str]] = set()
         for done, preference in enumerate(preferences):
-            mod = pipeline.run(fused, pipeline.choose(unit, preference, measured), "choose")
+            stored = alike if not done else None  # other kernels' weights are prepared from these: every shape has its fastest
+            mod = pipeline.run(fused, pipeline.choose(unit, preference, measured, stored), "choose")
             chosen = {(gv.name_hint, kernel) for gv, kernel in chosen_kernels(mod).items()}
             if not done or chosen - seen:
                 seen |= chosen

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from flexcomp.program import PAGE, Array, Layer, Operation, Program, Read, RowsArg
+from flexcomp.program import PAGE, Array, Layer, Operation, Program, Read, RowsArg, Rung
 
 Entry = tuple[str, Array, int]  # name, array, offset in the data section
 
 
-def drop_unused(program: Program, weights: Iterable[Entry]) -> tuple[Program, tuple[Entry, ...]]:
-    """The same program on weights without the pages that none of its layers needs.
+def drop_unused(programs: Sequence[Program], weights: Iterable[Entry]) -> tuple[tuple[Program, ...], tuple[Entry, ...]]:
+    """The same programs on weights without the pages that none of their layers needs.
 
     Loads read whole pages around their weights. So only pages without any used byte go, everything keeps
     its place within a page, and every plan stays as it was checked.
     """
-    used = np.zeros(-(-program.weights_nbytes // PAGE), bool)
-    for layer in program.layers:
-        for start, end in _ranges(layer):
-            used[start // PAGE : -(-end // PAGE)] = True
+    used = np.zeros(-(-programs[0].weights_nbytes // PAGE), bool)
+    ranges = [found for program in programs for layer in program.layers for found in _ranges(layer)]
+    for start, end in ranges:
+        used[start // PAGE : -(-end // PAGE)] = True
     removed = np.concatenate([[0], np.cumsum(~used)])  # by page: removed pages before this one
 
     def moved(offset: int) -> int:
         return offset - int(removed[offset // PAGE]) * PAGE
 
-    ranges = [found for layer in program.layers for found in _ranges(layer)]
     kept = tuple(
         (name, array, moved(offset))
         for name, array, offset in weights
@@ -39,17 +38,19 @@ def drop_unused(program: Program, weights: Iterable[Entry]) -> tuple[Program, tu
         weights = replace(layer.weights, offset=moved(layer.weights.offset)) if layer.weights else None
         return replace(layer, args=tuple(args), weights=weights)
 
-    layers = tuple(map(changed, program.layers))
-
     def of_file(one: Operation) -> Operation:
         return replace(one, source=moved(one.source)) if isinstance(one, Read) else one
 
-    rungs = tuple(
-        replace(rung, tapes=replace(rung.tapes, operations=tuple(map(of_file, rung.tapes.operations))))
-        for rung in program.rungs
-    )
+    def on_kept(rung: Rung) -> Rung:
+        operations = tuple(map(of_file, rung.tapes.operations))
+        return replace(rung, tapes=replace(rung.tapes, operations=operations))
+
     nbytes = int(np.count_nonzero(used)) * PAGE
-    return replace(program, layers=layers, rungs=rungs, weights_nbytes=nbytes), kept
+    smaller = (
+        replace(one, layers=tuple(map(changed, one.layers)), rungs=tuple(map(on_kept, one.rungs)), weights_nbytes=nbytes)
+        for one in programs
+    )
+    return tuple(smaller), kept
 
 
 def _ranges(layer: Layer) -> list[tuple[int, int]]:

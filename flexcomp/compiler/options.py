@@ -17,6 +17,7 @@ from flexcomp.runtime import Budget
 from .auto_weights import checked_max_error
 from .calibration import Given, read_inputs
 from .known import DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
+from .shapes import DeclaredShape, declared_shapes
 from .state import checked_state
 
 
@@ -36,14 +37,17 @@ class Request:
 class Model:
     """What the model's file leaves open."""
 
-    input_shapes: Mapping[str, Sequence[int]] | None = None
+    input_shapes: Mapping[str, Sequence[int | str]] | None = None
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | None = None  # of names in input_shapes
     params: Mapping[str, object] | Sequence[object] | None = None
     state: Mapping[str, str] | None = None  # inputs by output
     custom_operators: Sequence[CustomOperator] | None = None  # a tuple, once checked
+    declared: tuple[DeclaredShape, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "custom_operators", checked_operators(self.custom_operators))
         object.__setattr__(self, "state", checked_state(self.state))
+        object.__setattr__(self, "declared", declared_shapes(self.input_shapes, self.shapes))
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,11 @@ class Options:
 
     def __post_init__(self) -> None:
         checked_name(self.kernels, KERNELS, "kernels")
+        if self.weights.types == "auto" and len(self.model.declared) > 1:
+            raise InputError(
+                'weights="auto" measures errors in one shape: build that shape alone with weights="auto", and give the types '
+                "that `flexcomp inspect` lists as a dict"
+            )
 
 
 def options_of(**keywords: Any) -> Options:

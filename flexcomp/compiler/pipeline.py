@@ -39,7 +39,7 @@ from flexcomp.passes import (
     ToTwoDimensions,
     Widen,
 )
-from flexcomp.passes.choose_kernels import Measured
+from flexcomp.passes.choose_kernels import Alike, Measured
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.legalise import LEGALISATIONS
 from flexcomp.passes.weights import WeightType
@@ -89,9 +89,11 @@ def fuse(weight_type: WeightType = lambda names, weight: "float32") -> list[Pass
     return [FuseLayers(weight_type), PlaceParts(), ShareWeights(), SharePanels()]
 
 
-def choose(unit: Machine, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
-    """These functions have a chosen kernel; `kernels` is the preference."""
-    return [ChooseKernels(unit, kernels, measured)]
+def choose(
+    unit: Machine, kernels: str = "smallest", measured: Measured | None = None, alike: Alike | None = None
+) -> list[Pass]:
+    """These functions have a chosen kernel; `kernels` is the preference, `alike` are layers of other shapes."""
+    return [ChooseKernels(unit, kernels, measured, alike)]
 
 
 def pack(unit: Machine) -> list[Pass]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 from flexcomp import plan
@@ -14,6 +15,7 @@ from flexcomp.program import (
     CODE_NBYTES,
     CUDA,
     DEFAULT,
+    EXTENTS,
     HOST,
     PAGE,
     Layer,
@@ -54,6 +56,7 @@ class Prepared:
     planning: Planning
     compiler: KernelCompiler
     chosen: Chosen | None = None  # how the types of its weights were chosen, if by their errors
+    extents: Mapping[str, int] = field(default_factory=dict)  # of its shape, by name
 
     @property
     def target(self) -> CompileTarget:
@@ -72,6 +75,13 @@ class Prepared:
         With `yardstick` there is one more, whose rungs are all sets of kernels that the others use, everything resident.
         Raises BudgetError if a budget is too small.
         """
+        programs, objects = self.programs(requests, report, yardstick=yardstick)
+        return tuple(artifact_of([program], objects, self) for program in programs)
+
+    def programs(
+        self, requests: Sequence[Request], report: Progress, *, yardstick: bool = False
+    ) -> tuple[list[Program], dict[str, bytes]]:
+        """As `artifacts`: programs on all weights of the network, and the object files of their kernels."""
         network = self.planning.network
         with self.compiler as compiler:
             compiler.begin(self._code(network.base.layers)[1], self.target)  # every ladder needs most of them
@@ -95,7 +105,7 @@ class Prepared:
         times = tuple(seconds[layer.name] for layer in layers)
         least = plan.minimum_budget(self.planning.forms[0].problem)
         minimum = note_minimum(network.titled(least.layer), least.needs)  # for refusals by the library
-        artifacts = []
+        programs = []
         edges = accumulate((len(rungs) for rungs in ladders), initial=0)
         for (start, stop), default, storage in zip(pairwise(edges), usual, storages, strict=True):
             program = replace(self._program(layers, values, ports, all_rungs[start:stop]), states=states)
@@ -104,9 +114,10 @@ class Prepared:
             program.metadata[DEFAULT] = str(default)
             prepares = any(isinstance(one, Prepare) for rung in program.rungs for one in rung.tapes.operations)
             program.metadata.update(to_metadata(Prediction(times, storage, costs.prepare_s if prepares else 0.0)))
-            program, weights = drop_unused(program, network.weights)
-            artifacts.append(Artifact(program, objects, weights, self.target))
-        return tuple(artifacts)
+            if self.extents:
+                program.metadata[EXTENTS] = json.dumps(dict(self.extents))
+            programs.append(program)
+        return programs, objects
 
     def _ladders(
         self, requests: Sequence[Request], report: Progress, yardstick: bool
@@ -149,3 +160,19 @@ class Prepared:
             weights_nbytes=-(-network.weights_nbytes // PAGE) * PAGE,
             space=CUDA if self.target.gpu else HOST,
         )
+
+
+def artifact_of(programs: Sequence[Program], objects: dict[str, bytes], of: Prepared) -> Artifact:
+    """An artifact of programs for one network, each in another shape, on the weights that any of them uses."""
+    (first, *others), weights = drop_unused(programs, of.planning.network.weights)
+    return Artifact(first, objects, weights, of.target, tuple(others))
+
+
+def artifact_of_shapes(prepared: Sequence[Prepared], request: Request, report: Progress) -> Artifact:
+    """The artifact of a network in several shapes, each of which has plans of its own. Raises BudgetError as `artifacts`."""
+    programs, objects = [], {}
+    for one in prepared:
+        (program,), of = one.programs([request], report)
+        programs.append(program)
+        objects |= of
+    return artifact_of(programs, objects, prepared[0])

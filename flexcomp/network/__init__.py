@@ -9,6 +9,7 @@ from .forms import Form, Planning, form_of, planned_layer
 from .kernel_sets import FitToBudget
 from .lower import lower
 from .lowered import Lowered
+from .one_file import in_one_file
 from .states import VIEWS
 from .used import used
 from .variants import BandKernel, Network, merge
@@ -23,6 +24,7 @@ __all__ = [
     "FitToBudget",
     "form_of",
     "in_bands",
+    "in_one_file",
     "layer_candidates",
     "lower",
     "merge",

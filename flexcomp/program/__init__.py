@@ -7,13 +7,13 @@ from flexcomp.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
-    program="ALIGN Arg CUDA CountArg DEFAULT FirstArg HOST Interleaved Layer PAGE Port Preparation Program "
+    program="ALIGN Arg CUDA CountArg DEFAULT EXTENTS FirstArg HOST Interleaved Layer PAGE Port Preparation Program "
         "RowsArg Rung ScratchArg State Strided TensorType Value ValueArg WeightArg Weights",
     tapes="Delivery Operation Prepare Read Step Tapes",
     tape_writer="Cold Load Prepared tapes_of",
-    program_bytes="PROGRAM_KIND decode_program encode_program",
+    program_bytes="PROGRAM_KIND decode_program decode_shapes encode_program encode_shapes",
     device_kernel="CODE_NBYTES COPIED_NBYTES DeviceKernel Extent Image Kind Launch MEMORY_UNIT PINNED_NBYTES",
-    deferred="Array Deferred identity pieces",
+    deferred="Array Deferred content_digest identity pieces",
     weights_file="write_weights",
     weight_errors="Narrowing WeightErrors",
     digest="WeightsDigest",

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .digest import new_digest
+
 # A piece is made of whole rows, as many as there are in so many bytes: few enough for the caches.
 _PIECE_NBYTES = 1 << 20
 
@@ -60,3 +62,11 @@ def identity(array: Array) -> tuple:
 def pieces(array: Array) -> Iterator[np.ndarray]:
     """The elements of any array in order, in pieces."""
     return array.pieces() if isinstance(array, Deferred) else iter((array,))
+
+
+def content_digest(array: Array) -> bytes:
+    """A digest of the elements' bytes in order, whatever the shape; deferred arrays are made for it."""
+    digest = new_digest()
+    for piece in pieces(array):
+        digest.update(np.ascontiguousarray(piece).reshape(-1).view("u1"))
+    return digest.digest()

@@ -20,6 +20,7 @@ from .tapes import Delivery, Prepare, Read, Step, Tapes
 PAGE = 4096  # bytes; unit of O_DIRECT reads: file ranges and arena targets of loads are multiples of this
 ALIGN = 64  # bytes; every tensor, weight and scratch address handed to a kernel is a multiple of this
 DEFAULT = "default"  # metadata of a program: the budget of sessions that ask for none, in bytes
+EXTENTS = "extents"  # metadata of a program in a library of several shapes: its extents by name, as JSON
 HOST, CUDA = "host", "cuda"  # memory of a CPU, and of a GPU
 
 _ITEMSIZE = {

@@ -58,6 +58,14 @@ Metadata "digests": BLAKE2b-128 of stored weights of layers, by which models of 
 
 Plans are in the order of the rungs. A reader need not look at one before it executes it.
 
+A library of several shapes of one network holds their programs, the one with the largest inputs first:
+
+    shapes   = "FLEXSHPS" count:u32 size:u64[count] programs:program[count]      2 to 16, each of so many bytes
+
+They have the same target, features and threads, in space "host"; the same names, types and ranks of ports, whose extents
+differ; the same states, in one value of the same bytes; and the same `weights`. Metadata "extents" of each: JSON, its extents
+by name.
+
 A layer that exchanges has two arguments 7, one of them a state that becomes `value`, and besides only arguments 0. The same
 call again takes it back, when an inference is not completed: all its values stay until then.
 
@@ -92,6 +100,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 from flexcomp.errors import ArtifactError
 from flexcomp.printable import printable
@@ -127,6 +136,7 @@ PROGRAM_VERSION = 10
 PROGRAM_KIND = "flexcomp.program.10"  # kind of the module in the library: the version is part of it
 
 _MAGIC = b"FLEXPROG"
+_SHAPES = b"FLEXSHPS"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
 _SIZES = struct.Struct("<QQ")  # of the program, and where its plans begin
 _AT_ITS_TURN, _EARLY, _COPY, _PREPARE = range(4)  # operations
@@ -168,14 +178,42 @@ def encode_program(program: Program, weights: WeightsDigest) -> bytes:
     return b"".join((_PREFIX.pack(_MAGIC, PROGRAM_VERSION, zlib.crc32(head)), head, *plans))
 
 
+def encode_shapes(programs: Sequence[Program], weights: WeightsDigest) -> bytes:
+    """The bytes of a library for programs of one network in several shapes, or in one: then as `encode_program`."""
+    encoded = [encode_program(program, weights) for program in programs]
+    if len(encoded) == 1:
+        return encoded[0]
+    return b"".join((_SHAPES, struct.pack(f"<I{len(encoded)}Q", len(encoded), *map(len, encoded)), *encoded))
+
+
+def decode_shapes(blob: bytes) -> tuple[Program, ...]:
+    """The inverse of `encode_shapes`. Raises ArtifactError for anything that is not such bytes."""
+    return tuple(_decode(one)[0] for one in _split(blob))
+
+
+def _split(blob: bytes) -> list[bytes]:
+    """The encoded programs."""
+    if not blob.startswith(_SHAPES):
+        return [blob]
+    try:
+        (count,) = struct.unpack_from("<I", blob, len(_SHAPES))
+        sizes = struct.unpack_from(f"<{count}Q", blob, at := len(_SHAPES) + 4)
+    except struct.error as error:
+        raise ArtifactError(f"the shapes of the network are malformed: {error}") from None
+    edges = list(accumulate(sizes, initial=at + 8 * count))
+    if edges[-1] != len(blob):
+        raise ArtifactError(f"the shapes of the network are malformed: {len(blob)} bytes instead of {edges[-1]}")
+    return [blob[begin:end] for begin, end in pairwise(edges)]
+
+
 def decode_program(blob: bytes) -> Program:
-    """The inverse of `encode_program`. Raises ArtifactError for anything that is not such bytes."""
-    return _decode(blob)[0]
+    """The inverse of `encode_program`; of several shapes the largest. Raises ArtifactError for anything else."""
+    return _decode(_split(blob)[0])[0]
 
 
 def decode_weights_digest(blob: bytes) -> WeightsDigest:
     """What the encoded program says of its weights file."""
-    return _decode(blob)[1]
+    return _decode(_split(blob)[0])[1]
 
 
 def _decode(blob: bytes) -> tuple[Program, WeightsDigest]:

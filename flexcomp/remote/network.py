@@ -29,6 +29,7 @@ from flexcomp.runtime import (
     options_of,
     parse_trace,
     ports_of,
+    require_one_shape,
     resolve_in,
 )
 
@@ -40,6 +41,7 @@ class RemoteNetwork:
         self._device, self._module, self._library = device, module, library
         self.weights_name = weights_name
         self.info: dict = json.loads(self._text("info"))
+        require_one_shape(self.info, "sessions on devices take")
         self.machine: dict = json.loads(self._text("machine"))  # keys: runtime_ext/src/session/on_device.h
         self.inputs = ports_of(self.info["inputs"])
         self.outputs = ports_of(self.info["outputs"])

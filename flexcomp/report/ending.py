@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from flexcomp.program import Program, Rung
@@ -13,13 +14,14 @@ from flexcomp.units import Units, enough, human_bytes
 PARTS = (0.1, 0.25)  # of everything resident
 
 
-def closing_lines(program: Program, library: Path, budget: Budget, here: bool = True) -> list[str]:
+def closing_lines(programs: Sequence[Program], library: Path, budget: Budget, here: bool = True) -> list[str]:
     """Files and sizes, the smallest budget, predicted latency in four budgets, and the next commands.
 
-    Amounts are in the units of `budget`, whose plan is one of those shown.
+    Of several shapes, `programs`, budgets and latency are those of the first one, the largest. Amounts are in the units of
+    `budget`, whose plan is one of those shown.
     `here`: whether the library is for this machine.
     """
-    units = budget.units
+    program, units = programs[0], budget.units
     files = [f"{path} ({human_bytes(path.stat().st_size, units)})" for path in (library, library.with_suffix(".weights"))]
     smallest, largest = program.rungs[0].budget, program.rungs[-1].budget
     rows = _rows(program, budget)
@@ -28,6 +30,8 @@ def closing_lines(program: Program, library: Path, budget: Budget, here: bool = 
     by = set_by(program.metadata.get(MINIMUM, ""), units, with_needs=False)
     if library.suffix == ".o":
         following = [f"next: cc program.c {name} $(pkg-config --cflags --libs flexcomp-static)"]
+    elif len(programs) > 1:
+        following = [f"next: flexcomp inspect {name}  for the other {len(programs) - 1} shapes, which are smaller"]
     else:
         command = f"run {name} --budget {_typed(program, budget)}" if here else f"package {name} -o for-device.tar.gz"
         following = [f"next: flexcomp {command}", f"      flexcomp inspect {name}  for layers, kernels and all budgets"]

@@ -32,11 +32,34 @@ class TensorInfo:
         return f"{self.dtype}{list(self.shape)}"
 
 
-def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -> list[Any]:
-    """Inputs given by name, as one mapping, or one by one, as arrays in the order of `ports`; tensors of GPUs as they are.
+@dataclass(frozen=True)
+class ShapeInfo:
+    """One of the shapes that a library was built for."""
 
-    Raises InputError.
-    """
+    extents: Mapping[str, int]  # by the names that the build gave
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+
+def shapes_of(info: Mapping[str, Any]) -> tuple[ShapeInfo, ...]:
+    """The shapes of a library as it describes itself, the largest first; a library of one shape has no names for extents."""
+    described = info.get("shapes", [{"extents": {}, "inputs": info["inputs"], "outputs": info["outputs"]}])
+    return tuple(ShapeInfo(dict(one["extents"]), ports_of(one["inputs"]), ports_of(one["outputs"])) for one in described)
+
+
+def require_one_shape(info: Mapping[str, Any], whose: str) -> None:
+    """Raise InputError for a library of several shapes: `whose` sessions take one."""
+    if "shapes" in info:
+        raise InputError(f"the library holds {len(info['shapes'])} shapes, and {whose} one: build a library for each shape")
+
+
+def extents_of(value: Any) -> tuple[int, ...]:
+    """The shape of an input, whatever holds it."""
+    return tuple(value.shape if hasattr(value, "shape") else np.shape(value))
+
+
+def given_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -> list[Any]:
+    """Inputs given by name, as one mapping, or one by one, in the order of `ports`. Raises InputError."""
     if isinstance(first, Mapping) and not rest:
         names = [port.name for port in ports]
         if set(first) != set(names):
@@ -46,6 +69,16 @@ def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any])
         values = [] if first is None and not rest else [first, *rest]
         if len(values) != len(ports):
             raise InputError(f"{len(ports)} inputs are needed, {len(values)} given")
+    return values
+
+
+def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -> list[Any]:
+    """Inputs given as to `given_inputs`, as arrays; tensors of GPUs as they are. Raises InputError."""
+    return as_arrays(ports, given_inputs(ports, first, rest))
+
+
+def as_arrays(ports: Sequence[TensorInfo], values: Sequence[Any]) -> list[Any]:
+    """Inputs in the order of `ports`, as arrays; tensors of GPUs as they are. Raises InputError."""
     return [value if on_gpu(value) else _checked(port, value) for port, value in zip(ports, values, strict=True)]
 
 

@@ -26,7 +26,17 @@ from .budget import Budget, resolve_in
 from .display import ladder_html
 from .library import function, load_program, translated
 from .load_options import Cpus, LoadOptions
-from .ports import checked_inputs, checked_states, named_outputs, output_tensors, ports_of
+from .ports import (
+    ShapeInfo,
+    as_arrays,
+    checked_states,
+    extents_of,
+    given_inputs,
+    named_outputs,
+    output_tensors,
+    ports_of,
+    shapes_of,
+)
 from .trace import Trace, parse_trace
 
 if TYPE_CHECKING:  # only for sessions that watch
@@ -117,7 +127,8 @@ class Session:
             function(opened, name) for name in ("run", "set_budget", "stats", "close")
         )
         self.info: dict = info  # as `flexcomp inspect --json` prints it, without slices
-        self.inputs = ports_of(info["inputs"])
+        self.shapes = shapes_of(info)  # the largest first
+        self.inputs = ports_of(info["inputs"])  # an extent that shapes differ in is -1
         self.outputs = ports_of(info["outputs"])
         self.states = ports_of(info.get("states", ()))
         self.ladder = tuple(RungInfo(**rung) for rung in info["ladder"])
@@ -148,6 +159,8 @@ class Session:
     ) -> dict[str, Any]:
         """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
 
+        Of a library of several shapes the inputs' one runs; when that is another than before, weights are read anew. States stay.
+
         `outputs` are tensors by name to write results to, which need not be all, and are returned. A network built for
         a GPU takes and gives tensors of the first GPU, too, by DLPack and without copies to the CPU. Work on inputs must be
         over, or be on the default stream; all is over when this returns. "cuda" in the place of a tensor, or of the dict,
@@ -160,11 +173,20 @@ class Session:
         Raises InputError (a ValueError), StorageError, ExecutionError, CancelledError; afterwards the session works on, unless
         the weights file was changed in place: whatever has to be read then is refused, until the network is loaded again.
         """
-        given = checked_inputs(self.inputs, inputs, args)
+        values = given_inputs(self.inputs, inputs, args)
+        shape = self._shape_of(values)
+        given = as_arrays(shape.inputs, values)
         with translated():
-            results = output_tensors(self.outputs, outputs or {}, lambda index: function(self._opened, "new_output")(index))
+            results = output_tensors(shape.outputs, outputs or {}, lambda index: function(self._opened, "new_output")(index))
             self._run(*map(tvm_ffi.from_dlpack, given), *map(tvm_ffi.from_dlpack, results))
         return named_outputs(self.outputs, results)
+
+    def _shape_of(self, values: list[Any]) -> ShapeInfo:
+        """The shape that takes these inputs. Raises InputError if the library was not built for it."""
+        if len(self.shapes) == 1:
+            return self.shapes[0]
+        with translated():
+            return self.shapes[function(self._opened, "shape_of")(*(tvm_ffi.Shape(extents_of(value)) for value in values))]
 
     def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
         """One inference with inputs in order or by name; a network with several outputs returns a tuple."""
@@ -239,7 +261,8 @@ class Session:
     def stats(self) -> dict[str, Any]:
         """The plan in use, and times and bytes of the last inference.
 
-        Keys: rung, budget_bytes, arena_bytes, threads, compute_cpus, loader_cpus (None: on any core), direct_io,
+        Keys: shape (index into `shapes`), rung, budget_bytes, arena_bytes, threads, compute_cpus, loader_cpus (None: on any
+        core), direct_io,
         staging_bytes (of the process, outside the budget, through which weights come to a GPU; 0 on CPUs), runs,
         restarts (inferences begun anew because the budget shrank), latency_ms, stall_ms, read_ms (in which reads were
         in flight), bytes_read, reads, prepared_bytes (weights in the kernels' form, made from read weights), prepare_ms (the

@@ -59,10 +59,17 @@ void RequireKind(std::string_view kind, const std::string& of) {
              newer ? ": update flexcomp, or build the network with this version" : ": build the network again");
 }
 
+// Until the C interface picks shapes by inputs.
+std::shared_ptr<const Program> OnlyProgram(const Shapes& shapes, const std::string& of) {
+  if (shapes.size() > 1)
+    RaiseError(kUnsupported, of, " holds ", shapes.size(), " shapes of the network, and the C interface runs libraries of one: build a library for each");
+  return shapes.programs().front();
+}
+
 std::shared_ptr<const Program> LinkedProgram(const flexcomp_network& linked) {
   if (linked.size < sizeof linked || linked.size > kLargestStruct) Raise("InputError", "the network is not one that flexcomp made");
   RequireKind(linked.kind, "the linked network");
-  return DecodeProgram(tvm::ffi::Bytes(reinterpret_cast<const char*>(linked.program), linked.program_nbytes));
+  return OnlyProgram(DecodeShapes(tvm::ffi::Bytes(reinterpret_cast<const char*>(linked.program), linked.program_nbytes)), "the linked network");
 }
 
 flexcomp_session* Open(std::shared_ptr<const Program> program, const flexcomp_options& options, const SessionOptions& made,
@@ -79,7 +86,7 @@ std::shared_ptr<const Program> ProgramOf(const LoadedLibrary& library, const std
   RequireKind(library.program->kind(), given);
   const auto blob = library.program->GetFunction("blob");
   if (!blob.has_value()) RaiseError("ArtifactError", given, " does not give its program: build it again");
-  return DecodeProgram((*blob)().cast<tvm::ffi::Bytes>());
+  return OnlyProgram(DecodeShapes((*blob)().cast<tvm::ffi::Bytes>()), given);
 }
 
 flexcomp_options TakenOptions(const flexcomp_options* options) {

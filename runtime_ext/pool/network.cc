@@ -56,6 +56,8 @@ uint64_t WholePages(uint64_t nbytes) noexcept { return (nbytes + SystemPage() - 
 Network::Network(const ffi::Module& program, std::string library, std::string weights, const json::Object& options)
     : program_(program), library_(std::move(library)), weights_(std::move(weights)), options_(JsonText(options)) {
   const auto info = json::Parse(Find(program_, "summary")().cast<ffi::String>()).cast<json::Object>();
+  if (info.count(ffi::String("shapes")))
+    Raise("InputError", "the library holds several shapes, and a pool takes networks of one: build a library for each shape");
   for (const json::Value& rung : FieldOf<json::Array>(info, "ladder")) ladder_.push_back(RungOf(rung.cast<json::Object>()));
   if (ladder_.empty()) Raise("ArtifactError", "the library has no ladder: build it again");
   smallest_budget_ = FieldOf<int64_t>(FieldOf<json::Array>(info, "ladder")[0].cast<json::Object>(), "budget_bytes");

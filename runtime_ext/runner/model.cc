@@ -44,6 +44,8 @@ std::string Options(const Arguments& arguments, const std::string& library, uint
 Model::Model(const Arguments& arguments) {
   const Library library = OpenLibrary(arguments.model);
   info_ = library.info;
+  if (info_.count(ffi::String("shapes")))
+    throw UsageError("the library holds several shapes, and this program runs libraries of one: use flexcomp.load in Python, or build a library for each shape");
   const std::string weights = arguments.weights.empty() ? library.weights : arguments.weights;
   asked_ = Resolved(arguments.budget, info_);
   session_ = FunctionOf(library.program, "open")(ffi::String(weights), ffi::String(Options(arguments, library.path, asked_))).cast<ffi::Module>();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from flexcomp.units import Units, enough, human_bytes
+from tests import shaped
 
 
 def test_writes_the_library_and_its_weights(library, built):
@@ -175,3 +177,23 @@ def test_a_dynamic_axis_needs_a_shape(cli, tmp_path):
     assert_one_line_error(done, 3, "input_shapes")
     done = cli("build", tmp_path / "dynamic.onnx", "-o", tmp_path / "out.so", "--input", "x:4,8")
     assert done.returncode == 0, done.stderr
+
+
+def test_shapes(cli, tmp_path):
+    onnx.save(shaped.encoder(), tmp_path / "encoder.onnx")
+    library = tmp_path / "encoder.so"
+    options = ["--threads", "1", "--no-probe", "--input", "ids:1,n"]
+    done = cli("build", tmp_path / "encoder.onnx", "-o", library, *options, "--shape", "n=16,64")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(cli("inspect", library, "--json", "--shape", "n=16").stdout)
+    assert facts["inputs"][0]["shape"] == [1, 16]
+    assert [one["extents"] for one in facts["shapes"]] == [{"n": 64}, {"n": 16}]
+    assert facts["min_budget_bytes"] == facts["shapes"][1]["min_budget_bytes"] < facts["shapes"][0]["min_budget_bytes"]
+    shown = cli("inspect", library).stdout
+    assert "n=64" in shown and "input ids: int64[1×64]" in shown
+    refused = cli("inspect", library, "--shape", "n=17")
+    assert refused.returncode == 2 and "no shape is n=17: the library holds n=64; n=16" in refused.stderr
+    unnamed = cli("build", tmp_path / "encoder.onnx", "-o", library, *options)
+    assert unnamed.returncode == 2 and "ids:1,n" in unnamed.stderr
+    wrong = cli("build", tmp_path / "encoder.onnx", "-o", library, *options, "--shape", "n=x")
+    assert wrong.returncode == 2 and "'n=x' is not NAME=16,64" in wrong.stderr

@@ -36,7 +36,7 @@ def artifact() -> flexcomp.Artifact:
 @pytest.mark.parametrize("rung", [0, -1])
 def test_a_program_of_one_rung_keeps_only_its_weights(artifact, rung):
     program = only(artifact.program, rung)
-    small, weights = drop_unused(program, artifact.weights)
+    (small,), weights = drop_unused([program], artifact.weights)
     needed = sum({layer.weights.offset: layer.weights.nbytes for layer in small.layers if layer.weights}.values())
     assert needed <= small.weights_nbytes < artifact.program.weights_nbytes
     assert small.weights_nbytes - needed < 3 * PAGE
@@ -50,7 +50,7 @@ def test_a_program_of_one_rung_keeps_only_its_weights(artifact, rung):
 
 def test_loads_move_with_the_weights_they_read(artifact):
     program = only(artifact.program, -1)
-    small, _ = drop_unused(program, artifact.weights)
+    (small,), _ = drop_unused([program], artifact.weights)
     (old,), (new,) = program.rungs, small.rungs
     reads = zip(old.tapes.operations, new.tapes.operations, strict=True)
     sources = {one.source: moved.source for one, moved in reads if isinstance(one, Read)}
@@ -62,5 +62,5 @@ def test_loads_move_with_the_weights_they_read(artifact):
 
 
 def test_the_file_of_an_artifact_holds_nothing_else(artifact):
-    program, weights = drop_unused(artifact.program, artifact.weights)
+    (program,), weights = drop_unused([artifact.program], artifact.weights)
     assert (program, [offset for *_, offset in weights]) == (artifact.program, [offset for *_, offset in artifact.weights])

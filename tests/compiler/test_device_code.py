@@ -104,7 +104,7 @@ def test_what_no_budget_counts_is_said(tmp_path):
     code = enough(facts["code_bytes"])
     line = f"budgets are the GPU's memory; beside them it keeps {code} of machine code, and the host pins 4.00 MiB for copies"
     artifact.export_library(tmp_path / "model.so")
-    assert line in artifact.summary() and line in closing_lines(artifact.program, tmp_path / "model.so", parse_budget("min"))
+    assert line in artifact.summary() and line in closing_lines(artifact.programs, tmp_path / "model.so", parse_budget("min"))
     told = subprocess.run([sys.executable, "-m", "flexcomp", "inspect", "model.so"], cwd=tmp_path, capture_output=True, text=True)
     assert told.returncode == 0 and line in told.stdout
 

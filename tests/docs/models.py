@@ -9,6 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.networks.graph import Graph
+from tests import shaped
 
 
 def write(folder: Path) -> None:
@@ -21,6 +22,8 @@ def write(folder: Path) -> None:
     dynamic.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     dynamic.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     onnx.save(dynamic, folder / "dynamic.onnx")
+    onnx.save(shaped.encoder(most=128), folder / "encoder.onnx")
+    onnx.save(shaped.pictures(), folder / "detector_of_any_size.onnx")
     onnx.save(_recurrent(), folder / "recurrent.onnx")
     onnx.save(_sensor(), folder / "sensor.onnx")
 

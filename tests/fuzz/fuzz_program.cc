@@ -9,6 +9,7 @@
 
 #include "session/describe.h"
 #include "mutator.h"
+#include "program/encoded.h"
 #include "program/program.h"
 #include "program/signature.h"
 #include "program/tapes.h"
@@ -51,11 +52,13 @@ static void CheckTapes(const flexcomp::Program& program) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
-    const flexcomp::Program program = flexcomp::ReadProgram(std::string_view(reinterpret_cast<const char*>(data), size));
-    for (const flexcomp::Layer& layer : program.layers) (void)flexcomp::SymbolOf(layer);
-    (void)flexcomp::DescribeProgram(program);
-    flexcomp::CheckPlans(program);
-    CheckTapes(program);
+    const flexcomp::Shapes shapes = flexcomp::DecodeShapes(tvm::ffi::Bytes(reinterpret_cast<const char*>(data), size));
+    (void)flexcomp::DescribeNetwork(shapes);
+    for (const auto& program : shapes.programs()) {
+      for (const flexcomp::Layer& layer : program->layers) (void)flexcomp::SymbolOf(layer);
+      flexcomp::CheckPlans(*program);
+      CheckTapes(*program);
+    }
   } catch (const tvm::ffi::Error& error) {
     if (error.kind() != "ArtifactError") {
       std::fprintf(stderr, "%s: %s\n", std::string(error.kind()).c_str(), error.what());

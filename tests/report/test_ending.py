@@ -30,7 +30,7 @@ def test_what_to_type_next_is_possible(program, library, budget, here, command, 
     monkeypatch.chdir(tmp_path)
     for kind in (".so", ".o", ".weights"):
         Path(library).with_suffix(kind).touch()
-    assert f"next: {command}" in closing_lines(program, Path(library), parse_budget(budget), here)
+    assert f"next: {command}" in closing_lines([program], Path(library), parse_budget(budget), here)
 
 
 @pytest.mark.parametrize("layer", ["conv2d.3[0:14]", "conv2d.3[0:14] (ONNX node /stem: a/Conv)", "conv2d.3"])
@@ -38,5 +38,5 @@ def test_the_layer_that_sets_the_smallest_budget_has_its_whole_name(program, lay
     for kind in ("so", "weights"):
         (tmp_path / f"tiny.{kind}").touch()
     said = {MINIMUM: note_minimum(layer, {"activations": 4096})}
-    lines = closing_lines(replace(program, metadata=program.metadata | said), tmp_path / "tiny.so", Budget())
+    lines = closing_lines([replace(program, metadata=program.metadata | said)], tmp_path / "tiny.so", Budget())
     assert lines[1].endswith(f", set by layer {layer}")

@@ -1,4 +1,4 @@
-// A decoded program with the bytes that its plans are decoded from.
+// Decoded programs with the bytes that their plans are decoded from.
 #pragma once
 
 #include <tvm/ffi/string.h>
@@ -6,25 +6,32 @@
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "program/program.h"
+#include "program/shapes.h"
 
 // The format version is part of the kind: models of different versions may meet in one process.
 #define FLEXCOMP_PROGRAM_KIND "flexcomp.program.10"
 
 namespace flexcomp {
 
-// Throws as ReadProgram does.
-inline std::shared_ptr<const Program> DecodeProgram(tvm::ffi::Bytes blob) {
+// The shapes that a library holds. Throws as ReadProgram does.
+inline Shapes DecodeShapes(tvm::ffi::Bytes blob) {
   struct Encoded {
-    explicit Encoded(tvm::ffi::Bytes bytes)
-        : blob(std::move(bytes)), program(ReadProgram(std::string_view(blob.data(), blob.size()))) {}
+    explicit Encoded(tvm::ffi::Bytes bytes) : blob(std::move(bytes)) {
+      const std::vector<std::string_view> parts = SplitShapes({blob.data(), blob.size()});
+      programs.reserve(parts.size());
+      for (const std::string_view part : parts) programs.push_back(ReadProgram(part));
+    }
 
     const tvm::ffi::Bytes blob;
-    const Program program;
+    std::vector<Program> programs;
   };
   const auto encoded = std::make_shared<const Encoded>(std::move(blob));
-  return {encoded, &encoded->program};
+  std::vector<std::shared_ptr<const Program>> programs;
+  for (const Program& program : encoded->programs) programs.emplace_back(encoded, &program);
+  return Shapes(std::move(programs));
 }
 
 }  // namespace flexcomp

@@ -9,12 +9,15 @@ namespace flexcomp {
 
 class Session::ArenaUse {
  public:
-  explicit ArenaUse(Session& session) : session_(session) {
+  explicit ArenaUse(Session& session) : ArenaUse(session, session.shape_) {}
+  // By an inference in this shape.
+  ArenaUse(Session& session, size_t shape) : session_(session) {
     const std::lock_guard lock(session_.state_mutex_);
     session_.RequireOpen();
     session_.cancelled_ = false;
     session_.RequireGoingOn();
     session_.processor_->RequireAlive();
+    session_.UseShape(shape);
     session_.SwitchToWanted();
     session_.Attach();
     session_.running_ = true;

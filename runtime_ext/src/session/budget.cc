@@ -7,10 +7,10 @@
 
 namespace flexcomp {
 
-size_t Session::ChooseRung(uint64_t budget) const {
-  const std::vector<RungHead>& rungs = program_->rungs;
+size_t Session::ChooseRung(const Program& program, uint64_t budget) {
+  const std::vector<RungHead>& rungs = program.rungs;
   if (budget < rungs.front().budget)
-    RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for, the smallest that ", program_->model,
+    RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for, the smallest that ", program.model,
                " was built for is ", rungs.front().budget, " bytes");
   size_t chosen = 0;
   while (chosen + 1 < rungs.size() && rungs[chosen + 1].budget <= budget) ++chosen;
@@ -18,33 +18,33 @@ size_t Session::ChooseRung(uint64_t budget) const {
 }
 
 Places Session::PlacesOf(size_t rung) const noexcept {
-  const uint64_t border = program_->rungs[rung].working;
+  const uint64_t border = current().rungs[rung].working;
   return lane_ ? Places(lane_.base, memory_->base(), border, sharing_.pieces()) : Places(memory_->base(), memory_->base() + border, border);
 }
 
 uint64_t Session::OwnNbytes(size_t rung, const Sharing& sharing) const noexcept {
-  return program_->rungs[rung].arena - (lane_ ? program_->rungs[rung].working : 0) - sharing.freed();
+  return current().rungs[rung].arena - (lane_ ? current().rungs[rung].working : 0) - sharing.freed();
 }
 
 void Session::Use(size_t rung) noexcept {
   rung_ = wanted_ = states_rung_ = rung;
   abandoned_ = false;
-  tapes_.Open(program_->plan(rung), file_->queued(), sharing_.omitted());
-  processor_->Use(tapes_.tapes());
-  preparer_.Use(PlacesOf(rung));
+  now().tapes.Open(current().plan(rung), file_->queued(), sharing_.omitted());
+  processor_->Use(now().tapes.tapes());
+  now().preparer.Use(PlacesOf(rung));
   OpenTapes();
   UseCalls();
   const auto looked_at = [](const Call& call) { return call.checks != 0 || call.fetch != nullptr; };
-  replays_ = processor_->Replays() && !calls_.calls().empty() && std::ranges::none_of(calls_.calls(), looked_at);
+  replays_ = processor_->Replays() && !now().calls.calls().empty() && std::ranges::none_of(now().calls.calls(), looked_at);
 }
 
 void Session::UseCalls() noexcept {
   steps_ = loader_->tape().steps;
-  calls_.Prepare(*program_, program_->plan(rung_), steps_, PlacesOf(rung_));
+  now().calls.Prepare(current(), current().plan(rung_), steps_, PlacesOf(rung_));
 }
 
 void Session::OpenTapes() noexcept {
-  loader_->Open(tapes_.tapes(), PlacesOf(rung_), program_->rungs[rung_].working, memory_->fresh(OwnNbytes(rung_)), &preparer_);
+  loader_->Open(now().tapes.tapes(), PlacesOf(rung_), current().rungs[rung_].working, memory_->fresh(OwnNbytes(rung_)), &now().preparer);
 }
 
 bool Session::MakeRoom(size_t rung) {
@@ -67,6 +67,19 @@ void Session::SwitchToWanted() noexcept {
   Use(wanted_);
 }
 
+void Session::UseShape(size_t shape) {
+  if (shape == shape_) return;
+  loader_->Abort();  // reads for the next inference may be in flight
+  const size_t rung = shapes_[shape]->wanted;
+  const uint64_t nbytes = programs_[shape].rungs[rung].arena;
+  Carried states;
+  if (states_written_ && !current().states.empty())
+    states = {StatesAt(shape_, states_rung_, sharing_), StatesAt(shape, rung, sharing_), CarriedTo(rung_).nbytes};
+  if (!memory_->Resize(nbytes, states)) memory_->RaiseRefusal(nbytes);
+  shape_ = shape;
+  Use(rung);
+}
+
 void Session::Attach() {
   if (memory_->Attach()) Use(rung_);
 }
@@ -85,12 +98,17 @@ bool Session::Abandon() noexcept {
 const RungHead& Session::SetBudget(uint64_t budget) {
   RequireThisProcess();
   if (lane_) Raise("InputError", "a session in a lane is parked: it has no budget");
-  const size_t chosen = ChooseRung(budget);
-  checker_.Check(chosen);
+  std::vector<size_t> of_shapes;
+  for (size_t i = 0; i < shapes_.size(); ++i) {
+    of_shapes.push_back(ChooseRung(programs_[i], budget));
+    shapes_[i]->checker.Check(of_shapes[i]);
+  }
   std::unique_lock lock(state_mutex_);
   RequireOpen();
   processor_->RequireAlive();
+  const size_t shape = shape_, chosen = of_shapes[shape];
   const bool has_room = MakeRoom(chosen);
+  for (size_t i = 0; i < shapes_.size(); ++i) shapes_[i]->wanted = of_shapes[i];
   wanted_ = chosen;
   if (abandoned_ && has_room) rung_ = chosen;
   if (running_ && chosen < rung_) {
@@ -98,9 +116,9 @@ const RungHead& Session::SetBudget(uint64_t budget) {
     loader_->Interrupt();
   }
   // Until the memory is back, or another call wants something else.
-  state_changed_.wait(lock, [&] { return !running_ || rung_ <= chosen || wanted_ != chosen; });
+  state_changed_.wait(lock, [&] { return !running_ || shape_ != shape || rung_ <= chosen || wanted_ != chosen; });
   if (!running_ && loader_ && !abandoned_ && (wanted_ == rung_ || !loader_->Busy() || !Abandon())) SwitchToWanted();
-  return program_->rungs[chosen];
+  return programs_[shape].rungs[chosen];
 }
 
 }  // namespace flexcomp

@@ -77,6 +77,55 @@ json::Object Summary(const Program& program) {
   return object;
 }
 
+// Of all shapes: -1 for extents that differ.
+json::Array PortsOf(const Shapes& shapes, std::vector<Port> Program::* ports) {
+  std::vector<Port> merged = shapes[0].*ports;
+  for (const auto& program : shapes.programs())
+    for (size_t i = 0; i < merged.size(); ++i)
+      for (size_t axis = 0; axis < merged[i].type.shape.size(); ++axis)
+        if (((*program).*ports)[i].type.shape[axis] != (shapes[0].*ports)[i].type.shape[axis]) merged[i].type.shape[axis] = -1;
+  return Ports(merged);
+}
+
+json::Object ShapeObject(const Program& program) {
+  json::Object object = Summary(program), said;
+  const auto extents = program.metadata.find("extents");
+  said.Set("extents", extents == program.metadata.end() ? json::Value(json::Object()) : json::Parse(extents->second));
+  for (const char* name : {"inputs", "outputs", "min_budget_bytes", "default_budget_bytes", "resident_bytes", "ladder"}) said.Set(name, object[name]);
+  return said;
+}
+
+// What differs from a library of the first shape alone.
+void SetShapes(json::Object& object, const Shapes& shapes) {
+  if (shapes.size() == 1) return;
+  object.Set("inputs", PortsOf(shapes, &Program::inputs));
+  object.Set("outputs", PortsOf(shapes, &Program::outputs));
+  json::Array described;
+  const Program* most = &shapes[0];
+  uint64_t usual = 0, resident = 0;
+  for (const auto& program : shapes.programs()) {
+    described.push_back(ShapeObject(*program));
+    if (program->rungs.front().budget > most->rungs.front().budget) most = program.get();
+    usual = std::max(usual, DefaultBudget(*program));
+    resident = std::max(resident, program->rungs.back().budget);
+  }
+  object.Set("shapes", described);
+  // The plans of the first shape for budgets that are enough for all.
+  const uint64_t smallest = most->rungs.front().budget;
+  const std::vector<RungHead>& rungs = shapes[0].rungs;
+  size_t first = 0;
+  while (first + 1 < rungs.size() && rungs[first + 1].budget <= smallest) ++first;
+  json::Array ladder;
+  for (size_t i = first; i < rungs.size(); ++i) ladder.push_back(RungObject(rungs[i]));
+  ladder[0].cast<json::Object>().Set("budget_bytes", Int(std::max(smallest, rungs[first].budget)));
+  object.Set("ladder", ladder);
+  object.Set("min_budget_bytes", Int(smallest));
+  object.Set("default_budget_bytes", Int(usual));
+  object.Set("resident_bytes", Int(resident));
+  auto metadata = object["metadata"].cast<json::Object>();
+  if (const auto found = most->metadata.find("minimum"); found != most->metadata.end()) metadata.Set(found->first, found->second);
+}
+
 json::Object LayerObject(const Layer& layer) {
   json::Object object;
   object.Set("name", layer.name);
@@ -141,10 +190,12 @@ CpuSet CpusOf(const ffi::String& name, const ffi::Any& value) {
 
 }  // namespace
 
-std::string SummariseProgram(const Program& program) {
+std::string SummariseNetwork(const Shapes& shapes) {
+  const Program& program = shapes[0];
   json::Object object = Summary(program), metadata;
   if (const auto found = program.metadata.find("minimum"); found != program.metadata.end()) metadata.Set(found->first, found->second);
   object.Set("metadata", metadata);
+  SetShapes(object, shapes);
   return Text(object);
 }
 
@@ -176,7 +227,8 @@ std::string DescribeResting(const Program& program) {
   return Text(rungs);
 }
 
-std::string DescribeProgram(const Program& program) {
+std::string DescribeNetwork(const Shapes& shapes) {
+  const Program& program = shapes[0];
   json::Array layers;
   for (const Layer& layer : program.layers) layers.push_back(LayerObject(layer));
   json::Object object = Summary(program), metadata;
@@ -185,6 +237,7 @@ std::string DescribeProgram(const Program& program) {
   object.Set("features", Strings(program.features));
   object.Set("layers", layers);
   object.Set("metadata", metadata);
+  SetShapes(object, shapes);
   return Text(object);
 }
 
@@ -213,10 +266,11 @@ std::string DescribeRates(const DeviceRates& rates) {
 
 std::string DescribeRung(const RungHead& rung) { return Text(RungObject(rung)); }
 
-std::string DescribeState(const Program& program, const Session::State& state) {
-  const RungHead& rung = program.rungs[state.rung];
+std::string DescribeState(const Shapes& shapes, const Session::State& state) {
+  const RungHead& rung = shapes[state.shape].rungs[state.rung];
   const SessionStats& stats = state.stats;
   json::Object object;
+  object.Set("shape", Int(state.shape));
   object.Set("rung", Int(state.rung));
   object.Set("budget_bytes", Int(rung.budget));
   object.Set("arena_bytes", Int(rung.arena));

@@ -5,6 +5,7 @@
 
 #include "kernels/device_rates.h"
 #include "program/program.h"
+#include "program/shapes.h"
 #include "session/session.h"
 #include "storage/measure_storage.h"
 #include "storage/trace.h"
@@ -14,10 +15,13 @@ namespace flexcomp {
 
 // {"model", "target", "features", "threads", "inputs", "outputs", "min_budget_bytes", "default_budget_bytes", "resident_bytes",
 //  "weights_bytes", "ladder", "layers", "metadata"}
-std::string DescribeProgram(const Program& program);
+//  Of several shapes those of the first, the largest; but extents that differ are -1, and budgets are enough for every shape. They
+//  have "shapes", too: for each {"extents", "inputs", "outputs", "min_budget_bytes", "default_budget_bytes", "resident_bytes",
+//  "ladder"}.
+std::string DescribeNetwork(const Shapes& shapes);
 // The same without "target", "features" and "layers", and of the metadata "minimum" only: the facts for running the
 // program, quickly made and read.
-std::string SummariseProgram(const Program& program);
+std::string SummariseNetwork(const Shapes& shapes);
 
 // {"keys", "bytes"}: weights that sessions may have in common, equal ones under one key; and for each rung a list of [the number
 // of weights that stay whole on it, bytes that the kept range is smaller without them]. Of a plan that is damaged: none.
@@ -36,9 +40,9 @@ std::string DescribeRates(const DeviceRates& rates);
 // {"budget_bytes", "arena_bytes", "working_bytes", "pinned_bytes", "streamed_bytes", "predicted_ms"}
 std::string DescribeRung(const RungHead& rung);
 
-// {"rung", "budget_bytes", "arena_bytes", "threads", "compute_cpus", "loader_cpus", "direct_io", "staging_bytes", "runs", "restarts",
+// {"shape", "rung", "budget_bytes", "arena_bytes", "threads", "compute_cpus", "loader_cpus", "direct_io", "staging_bytes", "runs", "restarts",
 //  "latency_ms", "stall_ms", "read_ms", "bytes_read", "reads", "prepared_bytes", "prepare_ms", "help_ms", "total_bytes_read"}
-std::string DescribeState(const Program& program, const Session::State& state);
+std::string DescribeState(const Shapes& shapes, const Session::State& state);
 
 // {"rung", "begin_ns", "end_ns", "steps": [[begin, end], ...], "loads": [[begin, end], ...], "prepares": [[begin, end],
 // ...]} in nanoseconds of the monotonic clock. A load with a preparation is complete at the end of the preparation;

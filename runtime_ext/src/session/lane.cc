@@ -8,8 +8,8 @@
 namespace flexcomp {
 
 void Session::RequireInLane(size_t rung) const {
-  if (rung >= program_->rungs.size()) RaiseError("InputError", "there are ", program_->rungs.size(), " rungs, but no number ", rung);
-  const uint64_t working = program_->rungs[rung].working;
+  if (rung >= current().rungs.size()) RaiseError("InputError", "there are ", current().rungs.size(), " rungs, but no number ", rung);
+  const uint64_t working = current().rungs[rung].working;
   if (lane_ && working > lane_.nbytes)
     RaiseError("InputError", "rung ", rung, " works in ", working, " bytes, but the lane has ", lane_.nbytes);
 }
@@ -18,8 +18,8 @@ void Session::Park(size_t rung, std::vector<Sharing::Place> shared) {
   RequireThisProcess();
   if (!lane_) Raise("InputError", "a session without a lane has a budget: set that");
   RequireInLane(rung);
-  checker_.Check(rung);
-  Sharing sharing(program_->plan(rung), *program_, shareables_, std::move(shared));
+  now().checker.Check(rung);
+  Sharing sharing(current().plan(rung), current(), shareables_, std::move(shared));
   const std::lock_guard lock(mutex_);
   const std::lock_guard state_lock(state_mutex_);
   RequireOpen();

@@ -1,5 +1,6 @@
 // The two modules that other languages see: the program inside a model's library, and an open session.
 #include <tvm/ffi/cast.h>
+#include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
@@ -17,6 +18,7 @@
 #include "session/on_device.h"
 #include "program/encoded.h"
 #include "program/program.h"
+#include "program/shapes.h"
 #include "session/session.h"
 #include "storage/measure_storage.h"
 #include "threads/cores.h"
@@ -30,8 +32,8 @@ namespace ffi = tvm::ffi;
 
 class SessionModule final : public TranslatedModule {
  public:
-  SessionModule(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options)
-      : owner_(new Session(std::move(program), weights_path, options)), session_(*owner_) {}
+  SessionModule(const Shapes& shapes, const std::string& weights_path, const SessionOptions& options)
+      : owner_(new Session(shapes, weights_path, options)), session_(*owner_) {}
 
   const char* kind() const final { return FLEXCOMP_SESSION_KIND; }
   int GetPropertyMask() const final { return ffi::Module::kRunnable; }
@@ -42,6 +44,8 @@ class SessionModule final : public TranslatedModule {
       return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) { Run(args); });
     if (name == "new_output")
       return ffi::Function::FromTyped([self, this](int64_t index) { return session_.NewOutput(static_cast<size_t>(index)); });
+    if (name == "shape_of")
+      return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any* found) { *found = ShapeOf(args); });
     if (name == "run_in_place")
       return ffi::Function::FromTyped([self, this](const ffi::Optional<ffi::Function>& fill,
                                                    const ffi::Optional<ffi::Function>& drain) {
@@ -64,7 +68,7 @@ class SessionModule final : public TranslatedModule {
     if (name == "reset_states") return ffi::Function::FromTyped([self, this] { session_.ResetStates(); });
     if (name == "stats")
       return ffi::Function::FromTyped(
-          [self, this] { return ffi::String(DescribeState(session_.program(), session_.state())); });
+          [self, this] { return ffi::String(DescribeState(session_.shapes(), session_.state())); });
     if (name == "read_rate")
       return ffi::Function::FromTyped([self, this](int64_t request_nbytes, int64_t nbytes) {
         if (request_nbytes <= 0 || nbytes <= 0) RaiseError("InputError", "reads of ", request_nbytes, " bytes, ", nbytes, " in all");
@@ -93,6 +97,15 @@ class SessionModule final : public TranslatedModule {
   }
 
  private:
+  // shape_of(shapes of the inputs...), in the order of the program's ports: the number of the shape that takes them.
+  int64_t ShapeOf(ffi::PackedArgs args) {
+    std::vector<ffi::Shape> shapes;
+    std::vector<std::span<const int64_t>> extents;
+    for (int i = 0; i < args.size(); ++i) shapes.push_back(args[i].cast<ffi::Shape>());
+    for (const ffi::Shape& shape : shapes) extents.emplace_back(shape.data(), shape.size());
+    return static_cast<int64_t>(session_.shapes().Find(extents));
+  }
+
   // run(inputs..., outputs...), in the order of the program's ports; None: nobody wants that output.
   void Run(ffi::PackedArgs args) {
     const size_t inputs = session_.program().inputs.size(), outputs = session_.program().outputs.size();
@@ -159,9 +172,11 @@ class SessionModule final : public TranslatedModule {
 
 class ProgramModule final : public TranslatedModule {
  public:
-  explicit ProgramModule(ffi::Bytes blob) : blob_(std::move(blob)), program_(DecodeProgram(blob_)) {}
+  explicit ProgramModule(ffi::Bytes blob) : blob_(std::move(blob)), shapes_(DecodeShapes(blob_)) {}
 
-  void CheckPlans() const { flexcomp::CheckPlans(*program_); }
+  void CheckPlans() const {
+    for (const auto& program : shapes_.programs()) flexcomp::CheckPlans(*program);
+  }
 
   const char* kind() const final { return FLEXCOMP_PROGRAM_KIND; }
   int GetPropertyMask() const final { return ffi::Module::kBinarySerializable | ffi::Module::kRunnable; }
@@ -169,13 +184,14 @@ class ProgramModule final : public TranslatedModule {
 
   ffi::Optional<ffi::Function> Find(const ffi::String& name) final {
     const ffi::Module self = ffi::GetRef<ffi::Module>(this);
-    if (name == "info") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeProgram(*program_)); });
-    if (name == "summary") return ffi::Function::FromTyped([self, this] { return ffi::String(SummariseProgram(*program_)); });
-    if (name == "shareable") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeShareable(*program_)); });
-    if (name == "resting") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeResting(*program_)); });
+    if (name == "info") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeNetwork(shapes_)); });
+    if (name == "summary") return ffi::Function::FromTyped([self, this] { return ffi::String(SummariseNetwork(shapes_)); });
+    const bool shares = shapes_.size() == 1;
+    if (name == "shareable" && shares) return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeShareable(shapes_[0])); });
+    if (name == "resting" && shares) return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeResting(shapes_[0])); });
     if (name == "blob") return ffi::Function::FromTyped([self, this] { return blob_; });
     if (name == "machine")
-      return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeMachine(*program_)); });
+      return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeMachine(shapes_[0])); });
     if (name == "write_piece")
       return ffi::Function::FromTyped([self](const ffi::String& path, int64_t offset, const ffi::Bytes& bytes) {
         WritePiece(path, static_cast<uint64_t>(offset), {bytes.data(), bytes.size()});
@@ -183,14 +199,14 @@ class ProgramModule final : public TranslatedModule {
     if (name == "settle_file") return ffi::Function::FromTyped([self](const ffi::String& path) { SettleFile(path); });
     if (name == "open")
       return ffi::Function::FromTyped([self, this](const ffi::String& weights_path, const ffi::String& options) {
-        return ffi::Module(ffi::make_object<SessionModule>(program_, weights_path, ParseOptions(options)));
+        return ffi::Module(ffi::make_object<SessionModule>(shapes_, weights_path, ParseOptions(options)));
       });
     return std::nullopt;
   }
 
  private:
   ffi::Bytes blob_;
-  std::shared_ptr<const Program> program_;  // sessions may outlive the module, and decode plans
+  const Shapes shapes_;  // sessions may outlive the module, and decode plans
 };
 
 // For a library: its sessions check the plans that they use.

@@ -109,7 +109,7 @@ std::string RunRepeatedly(Session& session, const Repetition& repetition) {
     session.ResetStates();  // each does the same, however many there were
     session.RunInPlace(FillInputs, {});
     const char* separator = done == 0 ? "" : ",";
-    runs += separator + DescribeState(session.program(), session.state());
+    runs += separator + DescribeState(session.shapes(), session.state());
     if (session.traces()) traces += separator + DescribeTrace(session.trace());
   }
   return R"({"runs":[)" + runs + R"(],"traces":[)" + traces + "]}";

@@ -59,22 +59,23 @@ Kernels FindKernels(const Program& program, Processor& processor) {
 
 }  // namespace
 
-Session::Session(std::shared_ptr<const Program> program, const WeightsSource& weights, const SessionOptions& options)
-    : program_(std::move(program)),
+Session::Session(Shapes shapes, const WeightsSource& weights, const SessionOptions& options)
+    : programs_(std::move(shapes)),
       lane_(options.lane),
-      placement_(PlaceThreads(*program_, options)),
-      processor_(MakeProcessor(*program_, options, placement_)),
-      file_(std::make_unique<WeightsFile>(weights, *program_, options.storage)),
-      wanted_(ChooseRung(options.budget)),
+      placement_(PlaceThreads(program(), options)),
+      processor_(MakeProcessor(program(), options, placement_)),
+      file_(std::make_unique<WeightsFile>(weights, program(), options.storage)),
+      wanted_(ChooseRung(program(), options.budget)),
       rung_(wanted_),
       memory_(processor_->MakeMemory(OwnNbytes(rung_, {}))),
-      shareables_(lane_ ? FindShareables(*program_) : Shareables{}),
-      checker_(*program_, file_->queued()),
-      tapes_(*program_),
-      calls_(*program_, FindKernels(*program_, *processor_)),
-      preparer_(*program_, calls_.kernels(), *processor_) {
-  if (options.storage.verify) CheckPlans(*program_);
-  checker_.Check(rung_);
+      shareables_(lane_ ? FindShareables(program()) : Shareables{}) {
+  if (lane_ && programs_.size() > 1)
+    RaiseError("InputError", "the library holds ", programs_.size(), " shapes, and networks of one shape only take turns in one working memory: build a library for each");
+  for (const auto& one : programs_.programs()) {
+    if (options.storage.verify) CheckPlans(*one);
+    shapes_.push_back(std::make_unique<Shape>(*one, FindKernels(*one, *processor_), *processor_, file_->queued(), ChooseRung(*one, options.budget)));
+    shapes_.back()->checker.Check(shapes_.back()->wanted);
+  }
   RequireInLane(rung_);
   if (options.trace) trace_.emplace();
   const auto cores = CpuSet::Available();
@@ -84,7 +85,9 @@ Session::Session(std::shared_ptr<const Program> program, const WeightsSource& we
   loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core, apart);
   loader_->LetHelp(options.help && processor_->delivery() == nullptr);
   loader_->Deliver(processor_->delivery());
-  loader_->Reserve(tapes_.most_operations());
+  size_t most_operations = 0;
+  for (const auto& shape : shapes_) most_operations = std::max(most_operations, shape->tapes.most_operations());
+  loader_->Reserve(most_operations);
   Use(rung_);
 }
 
@@ -98,11 +101,11 @@ void Session::RequireThisProcess() const {
 }
 
 void Session::CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const {
-  CheckTensor(name, type, tensor, program_->on_cuda);
+  CheckTensor(name, type, tensor, current().on_cuda);
 }
 
 std::byte* Session::PlaceOf(const Port& port) const noexcept {
-  return PlacesOf(rung_).At(program_->plan(rung_).value_at[port.value]);
+  return PlacesOf(rung_).At(current().plan(rung_).value_at[port.value]);
 }
 
 uint64_t Session::ResidentArena() {
@@ -117,7 +120,7 @@ void Session::Close() {
   const std::lock_guard lock(mutex_);
   const std::lock_guard state_lock(state_mutex_);
   loader_.reset();
-  calls_ = {};
+  for (const auto& shape : shapes_) shape->calls = {};
   memory_.reset();
   file_.reset();
   processor_.reset();
@@ -128,7 +131,7 @@ Session::State Session::state() {
   const std::lock_guard lock(state_mutex_);
   RequireOpen();
   stats_.total_bytes_read = loader_->total_bytes() + fetched_total_.load(std::memory_order_relaxed);
-  return {stats_, rung_, placement_, file_->direct(), processor_->staging_nbytes()};
+  return {stats_, shape_, rung_, placement_, file_->direct(), processor_->staging_nbytes()};
 }
 
 void Session::Cancel() {
@@ -157,35 +160,44 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
   const auto start = Clock::now();
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < inputs.size(); ++i) CheckPort(program_->inputs[i].name, program_->inputs[i].type, *inputs[i]);
+  const size_t shape = ShapeOf(inputs);
+  const Program& used = programs_[shape];
+  for (size_t i = 0; i < inputs.size(); ++i) CheckPort(used.inputs[i].name, used.inputs[i].type, *inputs[i]);
   for (size_t i = 0; i < outputs.size(); ++i)
-    if (outputs[i] != nullptr) CheckPort(program_->outputs[i].name, program_->outputs[i].type, *outputs[i]);
+    if (outputs[i] != nullptr) CheckPort(used.outputs[i].name, used.outputs[i].type, *outputs[i]);
 
   const auto on_device = [](const DLTensor* tensor) { return tensor != nullptr && tensor->device.device_type != kDLCPU; };
   const bool awaits = std::ranges::any_of(inputs, on_device) || std::ranges::any_of(outputs, on_device);
   const auto take_inputs = [&] {
     if (awaits) memory_->AwaitCaller();
     for (size_t i = 0; i < inputs.size(); ++i) {
-      const Port& port = program_->inputs[i];
+      const Port& port = used.inputs[i];
       memory_->Write(PlaceOf(port), DataOf(*inputs[i]), port.type.nbytes);
     }
   };
   const auto give_outputs = [&] {
     for (size_t i = 0; i < outputs.size(); ++i) {
-      const Port& port = program_->outputs[i];
+      const Port& port = used.outputs[i];
       if (outputs[i] != nullptr) memory_->Read(DataOf(*outputs[i]), PlaceOf(port), port.type.nbytes);
     }
   };
-  ArenaUse use(*this);
+  ArenaUse use(*this, shape);
   Infer(use, start, take_inputs, give_outputs);
+}
+
+size_t Session::ShapeOf(std::span<const DLTensor* const> inputs) const {
+  if (programs_.size() == 1) return 0;
+  std::vector<std::span<const int64_t>> extents;
+  for (const DLTensor* tensor : inputs) extents.emplace_back(tensor->shape, static_cast<size_t>(tensor->ndim));
+  return programs_.Find(extents);
 }
 
 tvm::ffi::Tensor Session::NewOutput(size_t index) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
   RequireOpen();
-  if (index >= program_->outputs.size()) RaiseError("InputError", "there is no output ", index);
-  return processor_->NewTensor(program_->outputs[index].type);
+  if (index >= current().outputs.size()) RaiseError("InputError", "there is no output ", index);
+  return processor_->NewTensor(current().outputs[index].type);
 }
 
 void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) {
@@ -200,13 +212,13 @@ void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) 
     return tensors;
   };
   const auto take = [&] {
-    std::vector<DLTensor> tensors = places(program_->inputs);
+    std::vector<DLTensor> tensors = places(current().inputs);
     fill(tensors);
-    for (size_t i = 0; i < beside.size(); ++i) memory_->Write(PlaceOf(program_->inputs[i]), beside[i].data(), beside[i].size());
+    for (size_t i = 0; i < beside.size(); ++i) memory_->Write(PlaceOf(current().inputs[i]), beside[i].data(), beside[i].size());
   };
   const auto give = [&] {
-    std::vector<DLTensor> tensors = places(program_->outputs);
-    for (size_t i = 0; i < beside.size(); ++i) memory_->Read(beside[i].data(), PlaceOf(program_->outputs[i]), beside[i].size());
+    std::vector<DLTensor> tensors = places(current().outputs);
+    for (size_t i = 0; i < beside.size(); ++i) memory_->Read(beside[i].data(), PlaceOf(current().outputs[i]), beside[i].size());
     drain(tensors);
   };
   ArenaUse use(*this);
@@ -248,7 +260,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
   ArenaUse use(*this);
-  if (program_->weights.data_nbytes == 0) Raise("InputError", "the network has no weights to read");
+  if (current().weights.data_nbytes == 0) Raise("InputError", "the network has no weights to read");
   const std::span<std::byte> room = RoomBesideStates();
   if (room.size() < kPage) Raise("InputError", "beside its states the arena has no room to read to");
   std::optional<double> rate;
@@ -260,7 +272,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
     OpenTapes();
   };
   try {
-    rate = MeasureReadRate(*loader_, room, program_->weights.data_nbytes, request_nbytes, nbytes);
+    rate = MeasureReadRate(*loader_, room, current().weights.data_nbytes, request_nbytes, nbytes);
   } catch (...) {
     restore();
     throw;
@@ -307,7 +319,7 @@ template <typename TakeInputs, typename GiveOutputs>
 bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_outputs, double& stall_s) {
   const Tape tape = loader_->tape();
   if (trace_) {
-    trace_->Clear(rung_, tape.steps.size(), program_->plan(rung_).loads);
+    trace_->Clear(rung_, tape.steps.size(), current().plan(rung_).loads);
     operation_spans_.assign(tape.operations.size(), {});
   }
   fetched_ = {};
@@ -316,7 +328,7 @@ bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_ou
   bool done = false;
   try {
     take_inputs();
-    done = trace_ ? RunSteps<true>(calls_.calls(), stall_s) : RunSteps<false>(calls_.calls(), stall_s);
+    done = trace_ ? RunSteps<true>(now().calls.calls(), stall_s) : RunSteps<false>(now().calls.calls(), stall_s);
     if (done) give_outputs(); else TakeBack();
     processor_->Finish();
     EndLoads(done);
@@ -406,7 +418,7 @@ void Session::RequireInside(const Call& call) {
     BoundsCheck check = call.check[i];
     check.data = memory_->Look(check.data, check.count * (check.wide ? 8 : 4));
     if (const std::string fault = FindOutside(check); !fault.empty())
-      RaiseError("InputError", program_->layers[call.layer].description, ": ", fault);
+      RaiseError("InputError", current().layers[call.layer].description, ": ", fault);
   }
 }
 
@@ -414,7 +426,7 @@ void Session::ThrowKernelError(const Call& call) const {
   void* raised = nullptr;
   TVMFFIErrorMoveFromRaised(&raised);
   const std::string reason = TakeReason(raised);
-  const Layer& layer = program_->layers[call.layer];
+  const Layer& layer = current().layers[call.layer];
   RaiseError("ExecutionError", "layer ", layer.name, " (", layer.implementation, ")", processor_->Replays() ? " or another one" : "",
              " failed: ", reason);
 }

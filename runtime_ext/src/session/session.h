@@ -25,6 +25,7 @@
 #include "base/process_mark.h"
 #include "program/plan_checker.h"
 #include "program/program.h"
+#include "program/shapes.h"
 #include "program/tapes.h"
 #include "memory/session_memory.h"
 #include "storage/loader.h"
@@ -86,12 +87,15 @@ class Session {
 
   // Throws ArtifactError, TargetError, BudgetError, InputError, ExecutionError, and CancelledError if a reader of weights cancels.
   // Every function here may also throw std::bad_alloc and std::system_error. No error leaves anything half done.
-  Session(std::shared_ptr<const Program> program, const WeightsSource& weights, const SessionOptions& options);
+  // Plans of each shape are used within the budget; the first shape is in use until an inference takes another.
+  Session(Shapes shapes, const WeightsSource& weights, const SessionOptions& options);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   // Runs one inference on tensors in the order of the program's ports: inputs are copied into the arena,
   // outputs out of it, but for those that are missing or nullptr. After any error the next call starts afresh.
+  // Of several shapes the one that the inputs have is used from now on: if it was another before, all weights are read again.
+  // States stay. Throws InputError for a shape that there is not.
   void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs);
 
   // A tensor for the output of that number in memory of the device, outside of the arena; may outlive the session. Throws
@@ -162,12 +166,13 @@ class Session {
   // Gives everything back, after the inference in progress; later calls throw. Does nothing in a forked process.
   void Close();
 
-  const Program& program() const noexcept { return *program_; }
+  const Shapes& shapes() const noexcept { return programs_; }
+  const Program& program() const noexcept { return programs_[0]; }  // all shapes have these names, types and states
   bool traces() const noexcept { return trace_.has_value(); }  // whether `trace` may be called
   // All consistent with each other; does not wait for the inference in progress.
   struct State {
     SessionStats stats;
-    size_t rung;
+    size_t shape, rung;
     Placement placement;
     bool direct;
     uint64_t staging_nbytes;  // of this process, through which weights go to a GPU: not in the budget
@@ -203,7 +208,10 @@ class Session {
   bool RunSteps(std::span<const Call> calls, double& stall_s);  // false: interrupted
   bool Replay(std::span<const Call> calls);  // the same, where everything is there and stays
   bool FetchRows(const RowsFetch& fetch);  // false: interrupted; throws StorageError
-  size_t ChooseRung(uint64_t budget) const;
+  static size_t ChooseRung(const Program& program, uint64_t budget);
+  size_t ShapeOf(std::span<const DLTensor* const> inputs) const;
+  // While state_mutex_ is held and no inference runs. Throws BudgetError, and changes nothing.
+  void UseShape(size_t shape);
   // Calls with each state and its place in the arena, between inferences.
   template <typename Function>
   void ForStates(const Function& function);
@@ -213,6 +221,7 @@ class Session {
   void TakeBack() noexcept;  // exchanged bytes, after an incomplete inference, while its values are in the arena
   Carried CarriedTo(size_t rung) const noexcept { return CarriedTo(rung, sharing_); }  // all states, from their places
   Carried CarriedTo(size_t rung, const Sharing& sharing) const noexcept;
+  uint64_t StatesAt(size_t shape, size_t rung, const Sharing& sharing) const noexcept;  // their place, if there are any
   Carried CarriedAlong(size_t rung) const noexcept;  // the same, or nothing if nobody has written any: fresh memory is zeros, too
   // Uses a rung for which the arena has room; the loader is idle.
   void Use(size_t rung) noexcept;
@@ -236,7 +245,7 @@ class Session {
   std::mutex mutex_;        // one inference at a time; taken before state_mutex_
   std::mutex state_mutex_;  // held for moments, never while kernels run
   std::condition_variable state_changed_;
-  std::shared_ptr<const Program> program_;
+  const Shapes programs_;
   const Lane lane_;
   Placement placement_;
   std::unique_ptr<Processor> processor_;
@@ -247,6 +256,22 @@ class Session {
   bool stopped_ = false;                // for good, until the session is parked
   bool cancelled_ = false;              // the call in progress
   SessionStats stats_;
+  // Everything that is made for a program: budgets and shapes change without asking for memory.
+  struct Shape {
+    Shape(const Program& program, Kernels kernels, Processor& processor, bool queued, size_t rung)
+        : checker(program, queued), tapes(program), calls(program, std::move(kernels)), preparer(program, calls.kernels(), processor), wanted(rung) {}
+
+    PlanChecker checker;  // of used plans: no other plan is decoded
+    TapeRoom tapes;       // of the rung in use
+    CallTable calls;
+    KernelPreparer preparer;  // for the loader's thread
+    size_t wanted;            // the rung for the budget
+  };
+  Shape& now() noexcept { return *shapes_[shape_]; }
+  const Shape& now() const noexcept { return *shapes_[shape_]; }
+  const Program& current() const noexcept { return programs_[shape_]; }
+
+  size_t shape_ = 0;  // in use; changes while mutex_ is held, too
   size_t wanted_;  // the rung to be used as soon as possible
   size_t rung_;    // the rung in use
   size_t states_rung_ = 0;  // the rung at whose address the states lie
@@ -264,11 +289,8 @@ class Session {
   std::unique_ptr<SessionMemory> memory_;
   const Shareables shareables_;  // in a lane
   Sharing sharing_;              // of the rung in use
-  PlanChecker checker_;  // of used plans: no other plan is decoded
-  TapeRoom tapes_;       // of the rung in use
+  std::vector<std::unique_ptr<Shape>> shapes_;
   std::span<const Step> steps_;  // of the calls
-  CallTable calls_;
-  KernelPreparer preparer_;  // for the loader's thread
   std::optional<Trace> trace_;
   std::vector<Span> operation_spans_;  // of the tape that is traced
   std::unique_ptr<Loader> loader_;  // last: its thread uses the file and the arena

@@ -78,9 +78,9 @@ void Session::MakeShared(uint64_t shareable) {
   if (place == nullptr) RaiseError("InputError", "the weights ", shareable, " are not shared");
   loader_->GiveUpAhead();  // this thread reads into the working range meanwhile, and nobody else
   const Shareable& one = shareables_.all[shareable];
-  const Layer& layer = program_->layers[one.layer];
+  const Layer& layer = current().layers[one.layer];
   const LayerWeights& weights = *layer.weights;
-  const uint64_t room = program_->rungs[rung_].working;
+  const uint64_t room = current().rungs[rung_].working;
   const bool ahead = room / 2 >= one.room;
   const uint64_t most = ahead ? std::min(std::max(kMostRead, one.room), room / 2 / kPage * kPage) : room;
   const std::vector<PieceOfFile> pieces = Cut(layer, most);
@@ -101,8 +101,8 @@ void Session::MakeShared(uint64_t shareable) {
     if (digested < piece.range.end) digest.Update(target(i) + (digested - piece.page()), piece.range.end - digested);
     digested = std::max(digested, piece.range.end);
     if (piece.count == 0) std::memcpy(place + (piece.range.begin - weights.offset), stored, piece.range.nbytes());
-    else if (preparer_.Prepare(one.layer, piece.first, piece.count, stored, place + piece.first * weights.block_nbytes) != 0)
-      RaiseError("ExecutionError", "preparing weights failed: ", preparer_.Fault({.layer = one.layer}));
+    else if (now().preparer.Prepare(one.layer, piece.first, piece.count, stored, place + piece.first * weights.block_nbytes) != 0)
+      RaiseError("ExecutionError", "preparing weights failed: ", now().preparer.Fault({.layer = one.layer}));
   }
   made_.busy_ns += reads.busy_ns();
   file_->RequireUnchanged();

@@ -7,12 +7,15 @@
 namespace flexcomp {
 
 Carried Session::CarriedTo(size_t rung, const Sharing& sharing) const noexcept {
-  if (program_->states.empty()) return {};
-  const uint32_t value = program_->states.front().value;
-  const auto at = [&](size_t of, const Sharing& shared) {
-    return shared.KeptOffset(static_cast<uint64_t>(program_->plan(of).value_at[value]), lane_ ? program_->rungs[of].working : 0);
-  };
-  return {at(states_rung_, sharing_), at(rung, sharing), program_->values[value].nbytes};
+  if (current().states.empty()) return {};
+  const uint64_t nbytes = current().values[current().states.front().value].nbytes;
+  return {StatesAt(shape_, states_rung_, sharing_), StatesAt(shape_, rung, sharing), nbytes};
+}
+
+uint64_t Session::StatesAt(size_t shape, size_t rung, const Sharing& sharing) const noexcept {
+  const Program& program = programs_[shape];
+  const auto at = static_cast<uint64_t>(program.plan(rung).value_at[program.states.front().value]);
+  return sharing.KeptOffset(at, lane_ ? program.rungs[rung].working : 0);
 }
 
 Carried Session::CarriedAlong(size_t rung) const noexcept { return states_written_ ? CarriedTo(rung) : Carried{}; }
@@ -33,19 +36,19 @@ void Session::ForStates(const Function& function) {
   RequireOpen();
   processor_->RequireAlive();
   Attach();
-  for (size_t i = 0; i < program_->states.size(); ++i)
-    function(i, memory_->base() + CarriedTo(states_rung_).from + program_->states[i].offset);
+  for (size_t i = 0; i < current().states.size(); ++i)
+    function(i, memory_->base() + CarriedTo(states_rung_).from + current().states[i].offset);
 }
 
 void Session::CheckStates(std::span<const DLTensor* const> tensors) const {
   for (size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i] != nullptr) CheckPort(program_->states[i].input, program_->states[i].type, *tensors[i]);
+    if (tensors[i] != nullptr) CheckPort(program().states[i].input, program().states[i].type, *tensors[i]);
 }
 
 void Session::GetStates(std::span<const DLTensor* const> tensors) {
   CheckStates(tensors);
   ForStates([&](size_t i, const std::byte* place) {
-    if (tensors[i] != nullptr) memory_->Read(DataOf(*tensors[i]), place, program_->states[i].type.nbytes);
+    if (tensors[i] != nullptr) memory_->Read(DataOf(*tensors[i]), place, current().states[i].type.nbytes);
   });
 }
 
@@ -53,13 +56,13 @@ void Session::SetStates(std::span<const DLTensor* const> tensors) {
   CheckStates(tensors);
   ForStates([&](size_t i, std::byte* place) {
     states_written_ = true;
-    if (tensors[i] != nullptr) memory_->Write(place, DataOf(*tensors[i]), program_->states[i].type.nbytes);
+    if (tensors[i] != nullptr) memory_->Write(place, DataOf(*tensors[i]), current().states[i].type.nbytes);
   });
 }
 
 void Session::ResetStates() {
   ForStates([&](size_t i, std::byte* place) {
-    if (states_written_) memory_->Clear(place, program_->states[i].type.nbytes);
+    if (states_written_) memory_->Clear(place, current().states[i].type.nbytes);
   });
 }
 
@@ -67,7 +70,7 @@ void Session::TakeBack() noexcept {
   if (exchanged_ == 0) return;
   // The steps ran with the same tensors, and kernels that only exchange cannot fail; but a device may refuse a launch.
   const ProcessorScope scope(*processor_);
-  const std::span<const Call> calls = calls_.calls();
+  const std::span<const Call> calls = now().calls.calls();
   for (uint32_t i = std::exchange(exchanged_, 0); i-- > 0;)
     for (int tries = 2; calls[i].exchanges && tries > 0; --tries) {
       if (processor_->Step(i, 0, calls[i].kernel, calls[i].args, calls[i].count) == 0) break;
@@ -80,9 +83,9 @@ void Session::TakeBack() noexcept {
 
 void Session::CommitStates() noexcept {
   exchanged_ = 0;
-  const auto& value_at = program_->plan(rung_).value_at;
+  const auto& value_at = current().plan(rung_).value_at;
   const Places places = PlacesOf(rung_);
-  for (const auto& state : program_->states)
+  for (const auto& state : current().states)
     if (!state.exchanged()) memory_->Copy(places.At(value_at[state.value]) + state.offset, places.At(value_at[state.result]), state.type.nbytes);
 }
 

@@ -1,0 +1,39 @@
+// A network in one or several shapes of its inputs, over one weights file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "program/program.h"
+
+namespace flexcomp {
+
+class Shapes {
+ public:
+  // NOLINTNEXTLINE: a program is a network in one shape.
+  Shapes(std::shared_ptr<const Program> only) { programs_.push_back(std::move(only)); }
+  // One or more, the largest first, of one network: all say the same of their weights, their states, and all but the extents of
+  // their ports. Throws ArtifactError.
+  explicit Shapes(std::vector<std::shared_ptr<const Program>> programs);
+
+  size_t size() const noexcept { return programs_.size(); }
+  const Program& operator[](size_t shape) const noexcept { return *programs_[shape]; }
+  std::span<const std::shared_ptr<const Program>> programs() const noexcept { return programs_; }
+
+  // The shape whose inputs have these extents. Throws InputError, which names an axis, if there is none. A single shape takes all:
+  // who runs it compares the inputs.
+  size_t Find(std::span<const std::span<const int64_t>> inputs) const;
+
+ private:
+  std::vector<std::shared_ptr<const Program>> programs_;
+};
+
+// The encoded programs of a library (program_bytes.py); one that begins otherwise is one program. Throws ArtifactError.
+std::vector<std::string_view> SplitShapes(std::string_view bytes);
+
+}  // namespace flexcomp

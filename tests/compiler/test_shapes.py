@@ -1,0 +1,108 @@
+"""Several shapes of one network: what a build takes, and one weights file for all."""
+
+from __future__ import annotations
+
+import pytest
+
+from flexcomp.compiler.builder import prepare_shapes
+from flexcomp.compiler.options import Request, options_of
+from flexcomp.compiler.prepared import artifact_of_shapes
+from flexcomp.errors import InputError
+from flexcomp.program.program import EXTENTS
+from flexcomp.program.program_bytes import encode_program, encode_shapes
+from flexcomp.runtime import parse_budget
+from tests.shaped import INPUTS, encoder, pictures, sums
+from tests.uncompiled import UNCOMPILED, artifact
+
+TARGET = "llvm -mcpu=x86-64-v3"
+
+
+def shaped(model, input_shapes, shapes, **options):
+    prepared = prepare_shapes(
+        model, TARGET, options_of(input_shapes=input_shapes, shapes=shapes, threads=1, **options), compiler=UNCOMPILED
+    )
+    return artifact_of_shapes(prepared, Request(parse_budget("all")), lambda phase, done, total: None)
+
+
+def test_one_row_and_many_have_one_weights_file(tmp_path):
+    """Though a row alone takes other panels than many rows; only the rows of positions are of one length."""
+    alone = artifact(encoder(128), TARGET, "all", threads=1, input_shapes={"ids": (1, 64)})
+    both = shaped(encoder(128), INPUTS, {"n": [1, 64]})
+    stored = [sum(array.nbytes for _, array, _ in one.weights) for one in (alone, both)]
+    assert stored[1] - stored[0] == 128 * 4  # the row of the first position
+    digest = both.write_weights(tmp_path / "both.weights")
+    assert digest.file_nbytes == (tmp_path / "both.weights").stat().st_size
+    assert [program.metadata[EXTENTS] for program in both.programs] == ['{"n": 64}', '{"n": 1}']
+
+
+def test_contents_of_all_shapes_come_first():
+    """So a shape's steps read neighbours in one load, and no bytes of other shapes."""
+    both = shaped(encoder(), INPUTS, {"n": [16, 64]})
+    weights = sorted(both.weights, key=lambda entry: entry[2])
+    assert [array.shape for _, array, _ in weights[-2:]] == [(64, 64), (16, 64)]
+
+
+def test_the_order_of_shapes_does_not_matter(tmp_path):
+    made = []
+    for extents in ([16, 64], [64, 16]):
+        one = shaped(encoder(), INPUTS, {"n": extents})
+        made.append(encode_shapes(one.programs, one.write_weights(tmp_path / "weights")) + (tmp_path / "weights").read_bytes())
+    assert made[0] == made[1]
+
+
+def test_one_shape_is_the_library_that_it_was(tmp_path):
+    named = shaped(encoder(), INPUTS, {"n": [16]})
+    plain = artifact(encoder(), TARGET, "all", threads=1, input_shapes={"ids": (1, 16)})
+    digests = [one.write_weights(tmp_path / "weights") for one in (named, plain)]
+    assert encode_shapes(named.programs, digests[0]) == encode_program(plain.program, digests[1])
+
+
+def test_combinations_of_names():
+    every = shaped(pictures(), {"x": (1, 3, "h", "w")}, {"h": [8, 16], "w": [8, 16]})
+    some = shaped(pictures(), {"x": (1, 3, "h", "w")}, [{"h": 8, "w": 16}, {"w": 16, "h": 16}])
+    assert [one.inputs[0].type.shape[2:] for one in every.programs] == [(16, 16), (16, 8), (8, 16), (8, 8)]
+    assert [one.inputs[0].type.shape[2:] for one in some.programs] == [(16, 16), (8, 16)]
+
+
+@pytest.mark.parametrize(
+    ("input_shapes", "shapes", "message"),
+    [
+        (INPUTS, None, r"""input_shapes\['ids'\] has an extent "n": say what that may be, shapes=\{"n": \[16, 64\]\}"""),
+        ({"ids": (1, 16)}, {"n": [16]}, 'shapes has extents for "n", but input_shapes has no names'),
+        (INPUTS, {"m": [16]}, 'shapes has extents for "m", but input_shapes has "n"'),
+        (None, {"n": [16]}, 'shapes has extents for "n", but input_shapes has no names'),
+        ({"ids": ("b", "n")}, {"n": [16]}, 'has an extent "b", but shapes has none for it'),
+        (INPUTS, {"n": []}, "must be a list of extents"),
+        (INPUTS, {"n": 16}, "must be a list of extents"),
+        (INPUTS, {"n": [16, 16]}, "has 16 twice"),
+        (INPUTS, {"n": [0]}, "at least 1"),
+        (INPUTS, {"n": [2.5]}, "whole number"),
+        (INPUTS, {}, "shapes must be a dict"),
+        (INPUTS, [], "shapes must be a dict"),
+        (INPUTS, "n=16", "shapes must be a dict"),
+        (INPUTS, {3: [16]}, "a name of an extent is a text"),
+        (INPUTS, [{"n": 16}, {"n": 16}], "is there twice"),
+        (INPUTS, [{"n": 16}, {"m": 16}], "have other names"),
+        (INPUTS, {"n": range(1, 18)}, r"shapes are 17 \(17 of n\), and a library holds 16 at most"),
+        ({"x": ("a", "b")}, {"a": range(1, 6), "b": range(1, 5)}, r"shapes are 20 \(5 of a × 4 of b\)"),
+    ],
+)
+def test_what_contradicts_is_refused_before_work_begins(input_shapes, shapes, message):
+    with pytest.raises(InputError, match=message):
+        options_of(input_shapes=input_shapes, shapes=shapes)
+
+
+def test_types_by_measured_errors_are_for_one_shape():
+    with pytest.raises(InputError, match="measures errors in one shape: build that shape alone"):
+        options_of(input_shapes=INPUTS, shapes={"n": [16, 64]}, weights="auto")
+
+
+def test_a_gpu_takes_one_shape():
+    options = options_of(input_shapes=INPUTS, shapes={"n": [16, 64]})
+    with pytest.raises(InputError, match=r"a GPU computes .* a library for each"):
+        prepare_shapes(encoder(), "h200", options, compiler=UNCOMPILED)
+
+
+def test_a_state_has_one_shape():
+    with pytest.raises(InputError, match=r'shapes: the state "x" is float32\[8×32\] for n=8, but float32\[4×32\] for n=4'):
+        shaped(sums(), {"x": ("n", 32)}, {"n": [4, 8]}, state={"y": "x"})
