@@ -212,7 +212,7 @@ class _Rewriter:
         attrs = {LAYER: name, WEIGHTS: weights}
         kept = group[0].value.args[1]
         if kept in self.from_weights:
-            weight = KeptWeight(self.main, self.values, kept, 1 if name == "matmul" else 0)
+            weight = KeptWeight(self.main, self.values, kept, 1 if name == "matmul" else 0, may_be_in_blocks=name == "matmul")
             dtype = self.weight_type([binding.var.name for binding in group], weight)
             attrs |= {DTYPE: dtype} if dtype != "float32" else {}
             low, high = self.ranges.get(group[0].value.args[0], (0.0, math.inf))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import relax
@@ -11,25 +11,32 @@ from tvm.relax import op
 
 from ..schedules.integer.ways import runs_of as integer_runs
 from ..schedules.registry import Candidate
+from ..schedules.tiles.blocks import blocks_of
 from ..schedules.tiles.panel import Panel
 from ..schedules.tiles.spec import ConvSpec
 from ..schedules.transform import Emit
 from . import attributes as names
 from .ir import shape
 from .layers import LayerReading, operator_of
-from .panels import assemble, on_weights
+from .panels import assemble, of_blocks, on_weights
 
 
 def pack(
-    emit: Emit, args: Sequence[relax.Expr], layer: relax.Function, reading: LayerReading, candidate: Candidate
+    emit: Emit,
+    args: Sequence[relax.Expr],
+    layer: relax.Function,
+    reading: LayerReading,
+    candidate: Candidate,
+    made_by: Callable[[relax.Var], relax.Expr | None],
 ) -> relax.Var:
-    """The panel of a layer's weights among its arguments, with bias and vectors."""
+    """The panel of a layer's weights among its arguments, with bias and vectors. `made_by` has the values of variables."""
     panel = candidate.panel
     weight = args[reading.weight]
-    if operator_of(layer) == "matmul":
+    parts = of_blocks(made_by(made_by(weight).args[0])) if panel.in_blocks else None
+    if parts is None and operator_of(layer) == "matmul":
         weight = emit(op.permute_dims(weight, (1, 0)))
     kept = str(layer.attrs.get(names.DTYPE, "float32")).removeprefix(names.VALUES_OF)
-    if not panel.narrow and kept != "float32":
+    if not panel.narrow and kept != "float32" and blocks_of(kept) is None:
         weight = on_weights(emit, f"round.{kept}", "float32", shape(weight), weight)
     transform = candidate.transform
     if transform is not None and not transform.of_blocks:
@@ -54,6 +61,11 @@ def pack(
             value = emit(op.broadcast_to(emit(op.reshape(value, (1,))), (channels,)))
         return rows(value, 1)
 
+    if parts is not None:
+        head = emit(op.concat([vector(reading.bias), *map(vector, reading.vectors)], axis=1))
+        integers = [parts.integers, parts.scales, *([] if parts.zeros is None else [parts.zeros])]
+        packed = [rows(one, shape(one)[1]) for one in integers]
+        return on_weights(emit, f"pack_blocks.{panel.kept}", panel.dtype, panel.shape, head, *packed)
     if transform is not None and transform.of_blocks:
         taps = transform.pack(emit, blocks(weight, math.prod(shape(weight)) // channels))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 
 from tvm import ir, relax
 from tvm.relax import op
@@ -15,6 +15,7 @@ from .ir import dtype, operator, shape
 
 Emit = Callable[[relax.Call], relax.Var]
 _LACKING = "lacking"
+_IN_BLOCKS = "in_blocks"
 
 
 def assemble(
@@ -52,3 +53,31 @@ def lacking(value: ir.Expr | None) -> list[int]:
     """The fields of FirstTaps that weights are marked with; none if they are not."""
     is_marked = operator(value) == "call_pure_packed" and value.args[0].global_symbol == f"flexcomp.{_LACKING}"
     return json.loads(value.args[2].value) if is_marked else []
+
+
+def in_blocks(emit: Emit, integers: ir.Expr, scales: ir.Expr, zeros: ir.Expr | None, size: int) -> relax.Var:
+    """float32[channels, inputs]: integers [channels, inputs] of 8 bits, less zero points, times scales, both of which are
+    [channels, blocks], of `size` inputs each."""
+    given = [integers, scales, *([] if zeros is None else [zeros])]
+    return on_weights(emit, f"{_IN_BLOCKS}.{size}", "float32", shape(integers), *given)
+
+
+@dataclass(frozen=True)
+class OfBlocks:
+    """The operands of `in_blocks`."""
+
+    integers: ir.Expr
+    scales: ir.Expr
+    zeros: ir.Expr | None
+    size: int
+
+
+def of_blocks(value: ir.Expr | None) -> OfBlocks | None:
+    """The operands, if this is a call of `in_blocks`."""
+    if operator(value) != "call_pure_packed":
+        return None
+    _, name, *numbers = value.args[0].global_symbol.split(".")
+    if name != _IN_BLOCKS:
+        return None
+    integers, scales, *zeros = value.args[1:]
+    return OfBlocks(integers, scales, zeros[0] if zeros else None, int(numbers[0]))

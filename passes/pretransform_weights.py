@@ -96,7 +96,7 @@ class _Mutator(relax.PyExprMutator):
         out = out_shape(reading.spec)
         args += [self._view(call.args[i], out) for i in reading.tensors]
         if candidate.panel is not None:
-            panel = pack(self.builder_.emit, call.args, layer, reading, candidate)
+            panel = pack(self.builder_.emit, call.args, layer, reading, candidate, self.builder_.lookup_binding)
             args += [panel, relax.prim_value(0), relax.prim_value(candidate.panel.blocks)]
         if names.PLACE in layer.attrs:
             return self._write_part(*names.decode_place(layer.attrs[names.PLACE]), kernel, args)
@@ -113,7 +113,7 @@ class _Mutator(relax.PyExprMutator):
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
         weights = {tied.reading.weight, tied.reading.bias, *tied.reading.vectors}
         args = [self.visit_expr(arg) if i in weights else arg for i, arg in enumerate(tied.call.args)]
-        panel = pack(self.builder_.emit, args, tied.layer, tied.reading, tied.candidate)
+        panel = pack(self.builder_.emit, args, tied.layer, tied.reading, tied.candidate, self.builder_.lookup_binding)
         numbers = self.visit_expr(call.args[1].fields[0])
         operands = [numbers, panel, relax.prim_value(0), relax.prim_value(spec.blocks)]
         return relax.call_tir(self.kernels[key], operands, call.ty_args[0])

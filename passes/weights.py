@@ -20,6 +20,7 @@ class KeptWeight:
     values: Mapping[relax.Var, ir.Expr]  # of main, by variable
     var: relax.Var
     axis: int | None  # of the output channels, if one of its axes is
+    may_be_in_blocks: bool = False  # whether kernels read weights in blocks of inputs (schedules/tiles/blocks.py)
 
     def made_of(self) -> KeptWeight:
         """The weight of which this is only a reshape or permutation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
-from .tiles.panel import WEIGHT_DTYPES, element_type
+from .tiles.panel import nbytes_of
 from .tiles.spec import ConvSpec
 
 # In operations at a core's peak: per operation, per byte of the result and of the tensors that the epilogue reads, and per byte
@@ -21,7 +21,7 @@ def direct_work(spec: ConvSpec) -> float:
     """Operations at a core's peak that take as long."""
     inside = _taps_inside(spec, 0) * _taps_inside(spec, 1) / (spec.out_height * spec.out_width * math.prod(spec.kernel))
     result_nbytes = 4 * math.prod(spec.out_shape) * (1 + spec.tensors)
-    weight_nbytes = WEIGHT_DTYPES[element_type(spec.weights)] * spec.out_channels * spec.taps
+    weight_nbytes = nbytes_of(spec.weights) * spec.out_channels * spec.taps
     return _DIRECT_FLOPS * spec.flops * inside + _RESULT_FLOPS * result_nbytes + _WEIGHT_FLOPS * weight_nbytes
 
 

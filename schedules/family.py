@@ -13,6 +13,7 @@ from types import ModuleType
 from tvm import tirx
 
 from .row_bands import Bands, RowKernel
+from .tiles.blocks import blocks_of
 from .tiles.panel import Panel
 from .tiles.spec import ConvSpec
 from .tiles.tile import Tile, VectorUnit
@@ -68,6 +69,7 @@ class Family:
     candidates: Callable[..., Iterable[Candidate]]  # (spec, machine): the best by a model of the machine; none if not able
     trials: Callable[..., Iterable[Candidate]] = lambda spec, machine: ()  # likewise: others that a tuner may measure
     machine: type = VectorUnit
+    in_blocks: bool = False  # its kernels are for weights in blocks of inputs, which no others read
     # Kernels of different arithmetic take weights in forms that cannot be made of each other: a layer has those of the fastest.
     arithmetic: str = "float32"
     bands: Bands | None = None  # makes kernels for bands of rows
@@ -80,6 +82,11 @@ class Family:
     preferred: Callable[[Candidate], object] | None = None  # the order in which a build takes its kernels that prefers the family
     # The layer and kernel by which a build for its own machine measures how fast such kernels are there.
     probe: Callable[[VectorUnit], tuple[ConvSpec, Candidate]] | None = None
+
+    def is_for(self, spec: object, machine: object) -> bool:
+        """Whether layers of that kind are among its own, on that kind of machine."""
+        in_blocks = isinstance(spec, ConvSpec) and blocks_of(spec.weights) is not None
+        return isinstance(spec, self.takes) and isinstance(machine, self.machine) and self.in_blocks == in_blocks
 
 
 def of_way(family: str, kernels: ModuleType, way, unit: VectorUnit, **more: object) -> Candidate:

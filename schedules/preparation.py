@@ -21,6 +21,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .registry import FAMILIES
 from .tiles.emit import flat, spread, vector, zero
+from .tiles.layer_function import reader
 from .tiles.panel import Panel
 from .tiles.panel_reader import PanelReader
 from .transform import Transform
@@ -117,9 +118,9 @@ def function(preparation: Preparation) -> tirx.PrimFunc:
             stored = T.arg("stored", T.buffer(source.shape, source.dtype))
             first, count = T.arg("first", T.int64()), T.arg("count", T.int64())
             prepared = T.arg("prepared", T.buffer(target.shape, target.dtype))
-            reader = PanelReader(source, flat(stored, math.prod(source.shape), source.dtype))
+            source_reader = reader(source, flat(stored, math.prod(source.shape), source.dtype))
             written = flat(prepared, math.prod(target.shape), target.dtype)
-            _Emitter(preparation, reader, written).emit(T.Cast("int32", first), T.Cast("int32", count))
+            _Emitter(preparation, source_reader, written).emit(T.Cast("int32", first), T.Cast("int32", count))
     return builder.get()
 
 
@@ -127,7 +128,7 @@ class _Emitter:
     def __init__(self, preparation: Preparation, stored: PanelReader, prepared: tirx.Buffer) -> None:
         self.of, self.stored, self.prepared = preparation, stored, prepared
         self.lanes = preparation.lanes
-        self.target = PanelReader(preparation.prepared, prepared)
+        self.target = reader(preparation.prepared, prepared)
 
     def emit(self, first, count) -> None:
         of, panel = self.of, self.of.prepared
@@ -191,6 +192,9 @@ class _Emitter:
         with T.serial(panel.block // self.lanes) as piece:
             channel = T.bind(piece * self.lanes)
             at, lane = self.source(channel)
+            if panel.in_blocks:
+                self._move_blocks(at, lane, channel)
+                return
             if panel.together > 1:
                 each, lanes = panel.together, panel.together * self.lanes
                 with T.serial(panel.taps // each) as group:
@@ -204,3 +208,18 @@ class _Emitter:
                 else:
                     value = self.weights(at, lane, tap)
                 self.write(tap * panel.block + channel, value)
+
+    def _move_blocks(self, at, lane, channel) -> None:
+        """Scales of weights in blocks, then rows of bytes: zero points and weights."""
+        panel, form = self.target.panel, self.target.form
+        each = form.scale_nbytes
+
+        def copy(width: int, source, place) -> None:
+            value = self.stored.buffer[vector(source + lane * width, self.lanes * width)]
+            T.buffer_store(self.prepared, value, [vector(place + channel * width, self.lanes * width)])
+
+        with T.serial(self.target.count) as block:
+            copy(each, self.stored.scale_at(at, block), self.target.scale_at(self.at, block))
+        with T.serial(form.zero_rows(panel.taps) + form.rows(panel.taps)) as row:
+            first = self.target.zero_row + row
+            copy(1, at + first * self.of.stored.block, self.at + first * panel.block)

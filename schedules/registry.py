@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 
-from . import depthwise, direct, grouped, matmul
+from . import depthwise, direct, grouped, in_blocks, matmul
 from .cuda import families as cuda
 from .cuda.unit import Gpu
 from .family import Candidate, Family
@@ -29,6 +29,8 @@ FAMILIES: tuple[Family, ...] = (
     strassen.FAMILY,
     im2col.FAMILY,
     integer.FAMILY,
+    in_blocks.FAMILY,
+    in_blocks.ONE_ROW,
     matmul.FAMILY,
     recurrent.FAMILY,
     *cuda.FAMILIES,
@@ -70,7 +72,7 @@ def _fastest(spec: AnySpec, machine: Machine, families: tuple[Family, ...]) -> d
     """The candidates by family, of the arithmetic with the least work."""
     found: dict[str, dict[Family, tuple[Candidate, ...]]] = {}
     for one in families:
-        if isinstance(spec, one.takes) and isinstance(machine, one.machine):
+        if one.is_for(spec, machine):
             found.setdefault(one.arithmetic, {})[one] = tuple(one.candidates(spec, machine))
     return min(found.values(), key=_least_work, default={})
 

@@ -20,6 +20,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .conv import UNROLL_CHANNELS, DirectEmitter, as_row
+from .tiles.blocks import blocks_of
 from .tiles.emit import PARALLEL_FLOPS, in_slots, vector, zero
 from .tiles.layer_function import Operands, layer_function
 from .tiles.spec import ConvSpec
@@ -47,7 +48,8 @@ class Widened:
     @property
     def channels(self) -> int:
         """Input channels that are widened at a time, of all columns of a kernel row, unless the whole block is widened."""
-        depth, columns = self.tile.depth, self.spec.kernel[1]
+        form, columns = blocks_of(self.spec.weights), self.spec.kernel[1]
+        depth = math.lcm(self.tile.depth, form.size) if form else self.tile.depth
         most = max(1, WIDENED_NBYTES // (4 * self.tile.channels * columns * depth)) * depth
         parts = math.ceil(self.spec.group_in / most)
         return math.ceil(self.spec.group_in / (parts * depth)) * depth
@@ -161,7 +163,7 @@ class _Emitter(DirectEmitter):
     def _widen(self, tap, count, place) -> None:
         """Widen the weights of `count` taps from `tap` on, to tap `place` of the buffer."""
         block = self.panel.block
-        self.w.widen(self.w.weights_at(self.panel_at, tap), count, self.wide, self.wide_at + place * block)
+        self.w.widen(self.panel_at, tap, count, self.wide, self.wide_at + place * block)
 
     def _begin(self, column, size: int, taps: Taps) -> None:
         for row in range(size):

@@ -25,7 +25,7 @@ from flexcomp.network import Network
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.program import Array, Layer, Narrowing, WeightErrors
 from flexcomp.report import Progress
-from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES, element_type
+from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES, nbytes_of
 
 from .artifact import Artifact
 from .calibration import Given, inputs_of
@@ -67,13 +67,15 @@ def choose(
     max_error: float,
     offered: Collection[str],
     report: Progress,
+    *,
+    offers_blocks: bool = True,
 ) -> Chosen:
     """The types of those `offered` within `max_error` of the largest output, each output by its own, over all
     calibration inputs `given`.
 
     Raises InputError if the inputs do not fit the network, or all outputs on them are 0 or no numbers.
     """
-    wide = WeightTypes("float32", evaluate, offered=offered)
+    wide = WeightTypes("float32", evaluate, offered=offered, offers_blocks=offers_blocks)
     network = lower(wide)
     inputs = inputs_of(given, network.base.inputs)
     artifact, nodes = compiled(network), wide.nodes
@@ -113,7 +115,7 @@ def choose(
         allowed, lossless = max_error, [natural[index] for index in own]
         for _ in range(_ROUNDS):
             # A type that loses nothing in as few bits is better than any measured one.
-            types = [min(pair, key=_nbytes_of) for pair in zip(lossless, search.run(allowed), strict=True)]
+            types = [min(pair, key=nbytes_of) for pair in zip(lossless, search.run(allowed), strict=True)]
             error = trial.error_of(compiled(lower(TypesInOrder([types[number] for number in which], evaluate))))
             if error <= max_error:
                 break
@@ -178,7 +180,7 @@ class _Search:
             after = self._after(count)
             for index, dtype in enumerate(after):
                 if dtype != before[index]:
-                    done = _nbytes_of(types[index]) <= _nbytes_of(dtype)
+                    done = nbytes_of(types[index]) <= nbytes_of(dtype)
                     narrowings.append(Narrowing(self._names[index], dtype, self._nbytes(after), self._together(after), done))
             before = after
         tried = tuple(dict.fromkeys([*self._tried, (self._nbytes(types), error)]))
@@ -204,16 +206,11 @@ class _Search:
         return wanted
 
     def _nbytes(self, types: Sequence[str]) -> int:
-        return sum(size * _nbytes_of(dtype) // 4 for size, dtype in zip(self._sizes, types, strict=True))
+        return sum(int(size * nbytes_of(dtype) // 4) for size, dtype in zip(self._sizes, types, strict=True))
 
     def _together(self, types: Sequence[str]) -> float:
         """The error as those of the layers add up."""
         return math.hypot(*(found[dtype] for found, dtype in zip(self._errors, types, strict=True)))
-
-
-def _nbytes_of(kept: str) -> int:
-    """Bytes of a weight that is kept so."""
-    return WEIGHT_DTYPES[element_type(kept)]
 
 
 def _ladder(errors: Mapping[str, float]) -> list[str]:

@@ -258,13 +258,16 @@ def types_of(
     """
     on_weights = partial(evaluate, weights=imported.weights)
     offered = [kind for kind in WEIGHT_DTYPES if kind != "float16" or target.converts_float16]
+    blocks = target.gpu is None
     if options.types != "auto":
-        return WeightTypes(options.types, on_weights, offered=offered), None
-    chosen = _choose_types(imported, options, offered, report, cache)
+        return WeightTypes(options.types, on_weights, offered=offered, offers_blocks=blocks), None
+    chosen = _choose_types(imported, options, offered, blocks, report, cache)
     return TypesInOrder(chosen.types, on_weights), chosen
 
 
-def _choose_types(imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool) -> Chosen:
+def _choose_types(
+    imported: Imported, options: Weights, offered: Sequence[str], blocks: bool, report: Progress, cache: bool
+) -> Chosen:
     target = resolve_target("native")
     unit, profile = replace(target.machine, threads=target.num_cores), guessed_profile(target)
 
@@ -280,7 +283,8 @@ def _choose_types(imported: Imported, options: Weights, offered: Sequence[str], 
         return prepared.artifacts([Request(parse_budget(None))])[0]
 
     on_weights = partial(evaluate, weights=imported.weights)
-    return choose_types(lowered, compiled, on_weights, options.calibration, options.max_error, offered, report)
+    calibration, most = options.calibration, options.max_error
+    return choose_types(lowered, compiled, on_weights, calibration, most, offered, report, offers_blocks=blocks)
 
 
 def _quiet(phase: str, done: int, total: int) -> None:

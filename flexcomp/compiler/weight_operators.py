@@ -16,7 +16,7 @@ import numpy as np
 from tvm import ir, relax
 
 from flexcomp.passes.ir import shape
-from flexcomp.schedules.tiles import narrow_panel
+from flexcomp.schedules.tiles import blocks, narrow_panel
 
 # Rows of a table that are read to take some of them, for each taken one: beyond that the whole table is.
 _MOST_READ = 4
@@ -160,15 +160,21 @@ _OF_ROWS = {
 
 def _narrowed(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
     """Functions that passes call: flexcomp.(pack|round|rows|integers|scales).KEPT, flexcomp.pack_together.KEPT.4.OFFSET, and
-    flexcomp.lacking, a mark."""
+    flexcomp.lacking, a mark; flexcomp.in_blocks.SIZE and flexcomp.pack_blocks.KEPT of schedules/tiles/blocks.py."""
     function, *operands = call.args
     _, what, *names = function.global_symbol.split(".")
     if what == "lacking":
         return making.rows(operands[0], first, end)
+    if what == "in_blocks":
+        integers, scales, *zeros = (making.rows(operand, first, end) for operand in operands)
+        return blocks.dequantised(integers, scales, zeros[0] if zeros else None, int(names[0]))
     name, *numbers = names
     given = [making.rows(operand, first, end) for operand in operands]
     if what == "pack_together":
         return narrow_panel.pack_together(*given, name, shape(call)[1], *map(int, numbers))
+    if what == "pack_blocks":
+        head, integers, scales, *zeros = given
+        return blocks.pack(head, integers, scales, zeros[0] if zeros else None, name, shape(call)[1])
     if what == "pack":
         return narrow_panel.pack(*given, name, shape(call)[1])
     return _OF_ROWS[what](*given, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -13,8 +14,9 @@ from flexcomp.frontend import node_name, node_of
 from flexcomp.passes.attributes import VALUES_OF
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.ir import bindings, dtype, operator, shape
-from flexcomp.passes.panels import lacking
+from flexcomp.passes.panels import lacking, of_blocks
 from flexcomp.passes.weights import KeptWeight
+from flexcomp.schedules.tiles.blocks import exact
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, natural, require_fits
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES, element_type
 
@@ -26,9 +28,9 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 class WeightTypes:
     """The wish of `build(weights=…)`: a type, types by patterns of ONNX nodes' names, or None for types that lose nothing.
 
-    `evaluate` gives the results of a function of the network's weights; `offered` are the types that the target widens. With
-    `values_only` weights are float32, with the values in their types, and weights that do not fit their type do not
-    change. Raises InputError for anything but a type.
+    `evaluate` gives the results of a function of the network's weights; `offered` are the types that the target widens; with
+    `offers_blocks` it has kernels for weights in blocks of inputs. With `values_only` weights are float32, with the values in
+    their types, and weights that do not fit their type do not change. Raises InputError for anything but a type.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class WeightTypes:
         evaluate: Evaluate,
         *,
         offered: Collection[str] = tuple(WEIGHT_DTYPES),
+        offers_blocks: bool = True,
         values_only: bool = False,
     ) -> None:
         if wish is None:
@@ -55,7 +58,7 @@ class WeightTypes:
         self._evaluate = evaluate
         self._unmatched = set(self._rules) - {_EVERY}
         self._nodes: dict[str, None] = {}
-        self._offered = offered
+        self._offered, self._offers_blocks = offered, offers_blocks
         self._known: dict[tuple, object] = {}
         self._misfit: InputError | None = None
         self._values_only = values_only
@@ -96,10 +99,25 @@ class WeightTypes:
             raise InputError(f"weights: no layer with weights is called {missing}; there are {listed or 'none with names'}")
 
     def _naturally(self, weight: KeptWeight) -> str:
-        key = (weight.var, weight.axis)
+        key = (weight.var, weight.axis, weight.may_be_in_blocks)
         if key not in self._known:
-            self._known[key] = self._natural(weight.made_of())
+            self._known[key] = self._in_blocks(weight) or self._natural(weight.made_of())
         return self._known[key]
+
+    def _in_blocks(self, weight: KeptWeight) -> str:
+        """The type of weights that the model has in blocks of inputs; empty for others."""
+        transposed = weight.values.get(weight.var)
+        if not (weight.may_be_in_blocks and self._offers_blocks) or operator(transposed) != "permute_dims":
+            return ""
+        parts = of_blocks(weight.values.get(transposed.args[0]))
+        if parts is None:
+            return ""
+        integers, scales = self._value(weight, parts.integers), self._value(weight, parts.scales)
+        zeros = None if parts.zeros is None else self._value(weight, parts.zeros)
+        return str(exact(integers, scales, zeros, parts.size, float16="float16" in self._offered) or "")
+
+    def _value(self, weight: KeptWeight, var: relax.Var) -> np.ndarray:
+        return np.asarray(self._evaluate(replace(weight, var=var).function())[0])
 
     def _natural(self, weight: KeptWeight) -> str:
         if len(shape(weight.var)) < 2 or dtype(weight.var) != "float32":

@@ -252,7 +252,7 @@ class _Emitter:
         with maybe_serial(0, self.way.parts) as part:
             begin = T.bind(self.start + part * self.way.terms)
             terms = tirx.min(self.way.terms, self.stop - begin)
-            self.w.widen(self.w.weights_at(self.panel_at, begin), terms, self.wide, self.wide_at)
+            self.w.widen(self.panel_at, begin, terms, self.wide, self.wide_at)
             self._each_tile(top, stop, lambda pixel, size: self._part(acc, pixel, size, self._place(pixel), part))
 
     def _each_tile(self, top, stop, emit: Callable) -> None:

@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from .blocks_reader import BlocksReader
 from .emit import flat
 from .panel import Panel
 from .panel_reader import PanelReader
@@ -60,7 +61,7 @@ def layer_function(
             room = [T.arg(f"s{i}", T.buffer(shape, "float32")) for i, shape in enumerate(scratch)]
             operands = Operands(
                 x=flat(x, math.prod(in_shape)),
-                panel=PanelReader(panel, flat(weights, math.prod(panel.shape), panel.dtype)),
+                panel=reader(panel, flat(weights, math.prod(panel.shape), panel.dtype)),
                 y=flat(y, math.prod(spec.y_shape)),
                 tensors=[flat(t, math.prod(spec.out_shape)) for t in tensors],
                 scratch=[flat(s, math.prod(shape)) for s, shape in zip(room, scratch, strict=True)],
@@ -69,3 +70,9 @@ def layer_function(
             )
             emit(operands)
     return builder.get()
+
+
+def reader(panel: Panel, buffer: tirx.Buffer) -> PanelReader:
+    """The reader of a panel's blocks."""
+    form = panel.in_blocks
+    return BlocksReader(panel, form, buffer) if form else PanelReader(panel, buffer)

@@ -13,6 +13,8 @@ A panel of a narrow type begins with all its float32 rows, as bits, and has noth
 Where a kernel multiplies `together` taps of a lane at once, these are neighbours, [taps / together, block, together], and two
 more rows of 32 bits precede the weights: the start of the sums, int32, and the offset subtracted from packed inputs.
 
+Weights in blocks of inputs have a panel of their own (`blocks.py`).
+
 A group whose channels are no multiple of the block ends in a block that overlaps its predecessor: both
 compute the same values for shared channels, so that no store needs a mask.
 """
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .blocks import Blocks, blocks_of
 from .spec import ConvSpec
 
 # Element types that weights may have, and their bytes. int8 has a scale for every output channel.
@@ -43,7 +46,7 @@ class Panel:
     block: int  # output channels of a block
     taps: int
     vectors: int  # channel vectors of the epilogue
-    kept: str = "float32"  # type of kept weights: one of WEIGHT_DTYPES, or SCALED_BFLOAT16
+    kept: str = "float32"  # type of kept weights: one of WEIGHT_DTYPES, SCALED_BFLOAT16, or Blocks as text
     together: int = 1  # taps of an output channel that lie together
     lowest: int = 0  # that packed inputs are, where taps lie together
 
@@ -69,8 +72,13 @@ class Panel:
         return self.dtype != "float32"
 
     @property
+    def in_blocks(self) -> Blocks | None:
+        """The blocks of inputs that weights are in, if any."""
+        return blocks_of(self.kept)
+
+    @property
     def scaled(self) -> bool:
-        """Whether weights are multiples of a scale."""
+        """Whether weights are multiples of a scale of their output channel."""
         return is_scaled(self.kept)
 
     @property
@@ -81,11 +89,14 @@ class Panel:
     @property
     def first_tap(self) -> int:
         """The row, of the panel's type, at which the weights begin."""
-        return self.head * 4 // self.itemsize
+        form = self.in_blocks
+        scales = form.scale_rows(self.taps) + form.zero_rows(self.taps) if form else 0
+        return self.head * 4 // self.itemsize + scales
 
     @property
     def rows(self) -> int:
-        rows = self.first_tap + self.taps + (0 if self.narrow else self.vectors)
+        taps = self.in_blocks.rows(self.taps) if self.in_blocks else self.taps
+        rows = self.first_tap + taps + (0 if self.narrow else self.vectors)
         unit = _ALIGN // math.gcd(_ALIGN, self.block * self.itemsize)
         return math.ceil(rows / unit) * unit
 
@@ -106,7 +117,15 @@ class Panel:
 
 def element_type(kept: str) -> str:
     """The type of the elements of weights that are kept so: one of WEIGHT_DTYPES."""
+    if blocks_of(kept):
+        return "int8"
     return "bfloat16" if kept == SCALED_BFLOAT16 else kept
+
+
+def nbytes_of(kept: str) -> float:
+    """Bytes of a weight that is kept so."""
+    form = blocks_of(kept)
+    return form.nbytes if form else WEIGHT_DTYPES[element_type(kept)]
 
 
 def is_scaled(kept: str) -> bool:

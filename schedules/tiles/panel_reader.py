@@ -49,7 +49,7 @@ class PanelReader:
 
     def beginning(self, at, start, lanes: int) -> tirx.Expr:
         """The start of sums of integers, int32."""
-        return tirx.reinterpret(_of("int32", lanes), self._wide(at, 2 + self.panel.vectors, start, lanes))
+        return tirx.reinterpret(vector_type("int32", lanes), self._wide(at, 2 + self.panel.vectors, start, lanes))
 
     def offset(self, at) -> tirx.Expr:
         """The offset subtracted from packed inputs."""
@@ -83,30 +83,31 @@ class PanelReader:
         for start in range(0, self.panel.together * self.panel.block, _LINE_NBYTES // self.panel.itemsize):
             T.evaluate(prefetch_line(self.buffer, ahead + start, level=2))
 
-    def widen(self, at, count, target: tirx.Buffer, place) -> None:
-        """Write the weights of `count` taps, from element `at` on, to `target` from `place` on, float32."""
-        block = self.panel.block
+    def widen(self, at, tap, count, target: tirx.Buffer, place) -> None:
+        """Write the weights of `count` taps from `tap` on to `target` from `place` on, float32."""
+        block, first = self.panel.block, self.weights_at(at, tap)
         lanes = min(block & -block, _WIDENED_LANES)
         with T.serial(count * block // lanes) as i:
-            T.buffer_store(target, self.weights(at + i * lanes, lanes), [vector(place + i * lanes, lanes)])
+            T.buffer_store(target, self.weights(first + i * lanes, lanes), [vector(place + i * lanes, lanes)])
 
     def _wide(self, at, row: int, start, lanes: int) -> tirx.Expr:
         """A float32 row in front of narrow weights."""
         each = 4 // self.panel.itemsize
         bits = self.buffer[vector(at + (row * self.panel.block + start) * each, lanes * each)]
-        return tirx.reinterpret(_of("float32", lanes), bits)
+        return tirx.reinterpret(vector_type("float32", lanes), bits)
 
 
 def widened(value: tirx.Expr, dtype: str, lanes: int) -> tirx.Expr:
     """A vector of a narrow type as float32."""
     if dtype == "bfloat16":
-        bits = tirx.Cast(_of("uint32", lanes), tirx.reinterpret(_of("uint16", lanes), value))
+        bits = tirx.Cast(vector_type("uint32", lanes), tirx.reinterpret(vector_type("uint16", lanes), value))
         shift = tirx.const(16, "uint32") if lanes == 1 else tirx.Broadcast(tirx.const(16, "uint32"), lanes)
-        return tirx.reinterpret(_of("float32", lanes), bits << shift)
+        return tirx.reinterpret(vector_type("float32", lanes), bits << shift)
     if dtype == "int8":
-        value = tirx.Cast(_of("int32", lanes), value)
-    return tirx.Cast(_of("float32", lanes), value)
+        value = tirx.Cast(vector_type("int32", lanes), value)
+    return tirx.Cast(vector_type("float32", lanes), value)
 
 
-def _of(dtype: str, lanes: int) -> str:
+def vector_type(dtype: str, lanes: int) -> str:
+    """The type of so many elements."""
     return dtype if lanes == 1 else f"{dtype}x{lanes}"

@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.relax import op
 
 from flexcomp.frontend.operators.node import Converter, Node, dtype_of, shape_of
+from flexcomp.passes.panels import in_blocks
 
 _RANGES = {
     "int8": (-128, 127), "uint8": (0, 255), "int16": (-(1 << 15), (1 << 15) - 1), "uint16": (0, (1 << 16) - 1),
@@ -43,6 +44,9 @@ def _quantise(node: Node) -> relax.Expr:
 
 
 def _dequantise(node: Node) -> relax.Expr:
+    weights = _weights_in_blocks(node)
+    if weights is not None:
+        return weights
     has_zeros = node.input(2) is not None and not _is_known(node, 2, 0)
     # float32 does not hold all integers of 32 bits, and their differences may have 33.
     kind = "int64" if has_zeros and dtype_of(node.data) == "int32" else "float32"
@@ -105,6 +109,34 @@ def _in_blocks(node: Node, given: relax.Expr, own: tuple[int, ...], axis: int) -
     if own[axis] * size == extents[axis]:
         return repeated
     return node.emit(op.strided_slice(repeated, [axis], [0], [extents[axis]]))
+
+
+def _weights_in_blocks(node: Node) -> relax.Expr | None:
+    """Known 8-bit weights with a scale for each block along an axis of two, as what kernels may read as they are; else None."""
+    size, axis = int(node.attrs.get("block_size", 0)), int(node.attrs.get("axis", 1))
+    values = [node.value(i) for i in range(3)]
+    if size <= 0 or len(node.shape) != 2 or node.dtype not in ("int8", "uint8") or not -2 <= axis < 2:
+        return None
+    if values[0] is None or values[1] is None or (node.input(2) is not None and values[2] is None):
+        return None
+    axis %= 2
+    expected = tuple(-(-n // size) if at == axis else n for at, n in enumerate(node.shape))
+    for i in range(1, 3):
+        if values[i] is not None and values[i].shape != expected:
+            raise node.refuse(
+                f"its {('scales', 'zero points')[i - 1]} are {list(values[i].shape)}, and blocks of {size} along axis {axis} of "
+                f"{list(node.shape)} have {list(expected)}: quantise the weights again"
+            )
+    if not np.all(np.isfinite(values[1])):
+        raise node.refuse("some of its scales are infinite or no numbers: quantise the weights again")
+    given = [node.inputs[0], node.inputs[1], *([] if values[2] is None else [node.inputs[2]])]
+    if dtype_of(given[1]) != "float32":
+        given[1] = node.emit(op.astype(given[1], "float32"))
+    if axis == 0:
+        given = [node.emit(op.permute_dims(one, (1, 0))) for one in given]
+    integers, scales, *zeros = given
+    made = in_blocks(node.emit, integers, scales, zeros[0] if zeros else None, size)
+    return made if axis else op.permute_dims(made, (1, 0))
 
 
 CONVERTERS: dict[str, Converter] = {"DequantizeLinear": _dequantise, "QuantizeLinear": _quantise}

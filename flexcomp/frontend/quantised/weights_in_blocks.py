@@ -6,6 +6,9 @@ import numpy as np
 
 from flexcomp.frontend.quantised.definition import Definition
 
+_SCALES = (np.float32, np.float16)
+_SIZES = (16, 32, 64, 128, 256)
+
 
 def define(made: Definition) -> None:
     """MatMulNBits(A, B, scales, zero_points, g_idx, bias): B has 4 or 8 bits, a scale for each block of a column.
@@ -17,11 +20,26 @@ def define(made: Definition) -> None:
     packed, scales, zeros = (made.value(i) for i in (1, 2, 3))
     if made.input(4) or bits not in (4, 8):
         raise made.refuse("it has g_idx, or weights of other than 4 or 8 bits; export the network with float32 weights")
-    if packed is None or scales is None or (made.input(3) and zeros is None) or scales.dtype != np.float32:
-        raise made.refuse("its weights, scales (float32) and zero points must be constants of the model: export it with them")
+    if packed is None or scales is None or (made.input(3) and zeros is None) or scales.dtype not in _SCALES:
+        raise made.refuse(
+            "its weights, scales (float32 or float16) and zero points must be constants of the model: export it with them"
+        )
     if zeros is not None and zeros.dtype != np.uint8:
         raise made.refuse("its zero points are no integers; export the network with zero points of its weights' bits")
     blocks = -(-columns // size)
+    if size not in _SIZES:
+        raise made.refuse(f"its block_size is {size}, and {', '.join(map(str, _SIZES))} can be compiled: quantise again")
+    expected = {
+        "weights": (packed, rows * blocks * size * bits // 8),
+        "scales": (scales, rows * blocks),
+        "zero points": (zeros, rows * -(-blocks * bits // 8)),
+    }
+    for what, (given, wanted) in expected.items():
+        if given is not None and given.size != wanted:
+            raise made.refuse(
+                f"it has {given.size} {what} where {rows} channels of {columns} inputs in blocks of {size} have {wanted}: "
+                "quantise again"
+            )
     weights = _unpacked(packed.reshape(rows, -1), bits)[:, :columns]
     middle = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
     zero = middle if zeros is None else _unpacked(zeros.reshape(rows, -1), bits)[:, :blocks]

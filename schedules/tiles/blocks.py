@@ -1,0 +1,140 @@
+"""Weights of 4 and 8 bits with a scale, and maybe a zero point, for each block of neighbouring inputs of an output channel.
+
+    w[channel, k] = (q[channel, k] - zero[channel, k // size]) · scale[channel, k // size]
+
+q and zero are signed integers of `bits` bits, scales float16 or float32; the last block may have fewer weights. A panel
+(`panel.py`) holds them as they are:
+
+    panel[block]    bias, channel vectors of the epilogue           float32[block] each
+                    scales, one row for each block of inputs        float16[block] or float32[block] each
+                    zero points, if any                             as the weights
+                    weights                                         8 bits: int8[taps, block]; 4 bits: int8[taps / 2, block],
+                                                                    an even tap in the low half and the next in the high half
+                    zero padding
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+_FORM = re.compile(r"int(4|8) in blocks of (\d+), (float16|float32) scales(, zero points)?")
+_SCALE_NBYTES = {"float16": 2, "float32": 4}
+_HALF = 4  # bits, of a byte
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How weights in blocks are kept. As text it is a type of kept weights."""
+
+    bits: int  # 4 or 8
+    size: int  # weights of a block; even
+    scales: str  # float16 or float32
+    has_zeros: bool
+
+    def __str__(self) -> str:
+        return f"int{self.bits} in blocks of {self.size}, {self.scales} scales" + (", zero points" if self.has_zeros else "")
+
+    @property
+    def scale_nbytes(self) -> int:
+        return _SCALE_NBYTES[self.scales]
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of a weight, with its part of scale and zero point."""
+        return self.bits / 8 + (self.scale_nbytes + self.has_zeros * self.bits / 8) / self.size
+
+    def count(self, taps: int) -> int:
+        """Blocks of an output channel."""
+        return math.ceil(taps / self.size)
+
+    def scale_rows(self, taps: int) -> int:
+        """Rows of bytes that scales take."""
+        return self.count(taps) * self.scale_nbytes
+
+    def zero_rows(self, taps: int) -> int:
+        """Rows of bytes that zero points take."""
+        return self.rows(self.count(taps)) if self.has_zeros else 0
+
+    def rows(self, integers: int) -> int:
+        """Rows of bytes that so many integers of a channel take."""
+        return math.ceil(integers * self.bits / 8)
+
+
+def blocks_of(kept: str) -> Blocks | None:
+    """The blocks of a type of kept weights; None if it has none."""
+    found = _FORM.fullmatch(kept)
+    return Blocks(int(found[1]), int(found[2]), found[3], found[4] is not None) if found else None
+
+
+def exact(q: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, size: int, *, float16: bool = True) -> Blocks | None:
+    """The blocks with the fewest bytes that lose nothing of integers [channels, taps] with float32 scales [channels, blocks].
+
+    `zeros` are of the scales' shape. float16 scales only if allowed. None if size is odd, or integers have more than 8 bits.
+    """
+    offset = next((one for bits in (4, 8) if (one := _offset(q, zeros, bits)) is not None), None)
+    if offset is None or size % 2:
+        return None
+    bits, less = offset
+    with np.errstate(over="ignore"):
+        narrow = float16 and np.array_equal(scales.astype(np.float16).astype(np.float32), scales)
+    has_zeros = bool(np.any(zeros != less)) if zeros is not None else less != 0
+    return Blocks(bits, size, "float16" if narrow else "float32", has_zeros)
+
+
+def _offset(q: np.ndarray, zeros: np.ndarray | None, bits: int) -> tuple[int, int] | None:
+    """(bits, offset) with which integers and zero points less the offset have so many bits; None if they have more."""
+    zero = np.zeros(1, q.dtype) if zeros is None else zeros
+    low = min(int(some.min(initial=0)) for some in (q, zero))
+    high = max(int(some.max(initial=0)) for some in (q, zero))
+    half = 1 << (bits - 1)
+    return next(((bits, less) for less in (0, half) if less - half <= low and high < less + half), None)
+
+
+def dequantised(q: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, size: int) -> np.ndarray:
+    """float32[channels, taps]: the weights of integers with scales, and zero points, [channels, blocks]."""
+    taps = q.shape[1]
+    wide = q.astype(np.float32)
+    if zeros is not None:
+        wide -= np.repeat(zeros.astype(np.float32), size, axis=1)[:, :taps]
+    return wide * np.repeat(scales, size, axis=1)[:, :taps]
+
+
+def pack(
+    head: np.ndarray, q: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, kept: str, rows: int
+) -> np.ndarray:
+    """A panel, int8[blocks, rows, block], of float32 rows [blocks, head, block], integers [blocks, taps, block], and scales and
+    zero points [blocks, blocks of inputs, block]."""
+    form = blocks_of(kept)
+    assert form is not None, f"{kept} has no blocks"
+    unsigned = q.dtype == np.uint8
+    less = 1 << (form.bits - 1) if unsigned else 0
+    if zeros is None:
+        zeros = np.zeros(scales.shape, q.dtype)
+    panel = np.zeros((len(q), rows, q.shape[2]), np.int8)
+    parts = [_bytes(head.astype(np.float32)), _bytes(scales.astype(form.scales))]
+    parts += [_integers(zeros, less, form.bits)] if form.has_zeros else []
+    parts.append(_integers(q, less, form.bits))
+    packed = np.concatenate(parts, axis=1)
+    panel[:, : packed.shape[1]] = packed
+    return panel
+
+
+def _bytes(values: np.ndarray) -> np.ndarray:
+    """Rows of wider elements [blocks, rows, block] as rows of bytes."""
+    blocks, _, block = values.shape
+    return np.ascontiguousarray(values).view(np.int8).reshape(blocks, -1, block)
+
+
+def _integers(values: np.ndarray, less: int, bits: int) -> np.ndarray:
+    """Integers [blocks, count, block] less an offset; of 4 bits two in a byte."""
+    signed = (values.astype(np.int16) - less).astype(np.int8)
+    if bits == 8:
+        return signed
+    if signed.shape[1] % 2:
+        signed = np.pad(signed, ((0, 0), (0, 1), (0, 0)))
+    low, high = signed[:, ::2].view(np.uint8), signed[:, 1::2].view(np.uint8)
+    return ((low & 15) | (high << _HALF)).view(np.int8)

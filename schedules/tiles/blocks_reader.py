@@ -1,0 +1,108 @@
+"""Kernels' reads of a panel of weights in blocks (`blocks.py`), widened to float32 in registers."""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from .blocks import Blocks
+from .emit import spread, vector
+from .panel import Panel
+from .panel_reader import PanelReader, vector_type
+
+_WIDENED_LANES = 16  # of a vector that is not in a register tile
+_HIGH, _LOW = 4, 28  # bits by which the halves of a byte are shifted to sign-extended 32 bits
+
+
+class BlocksReader(PanelReader):
+    """Loads from panels whose weights are in blocks of inputs."""
+
+    def __init__(self, panel: Panel, form: Blocks, buffer: tirx.Buffer) -> None:
+        super().__init__(panel, buffer)
+        self.form = form
+        self.count = form.count(panel.taps)
+        self.scale_row = 4 * panel.head
+        self.zero_row = self.scale_row + form.scale_rows(panel.taps)
+
+    def scale_at(self, at, block):
+        """The element at which the scales of a block of inputs begin."""
+        return at + (self.scale_row + block * self.form.scale_nbytes) * self.panel.block
+
+    def scales(self, at, block, start, lanes: int) -> tirx.Expr:
+        """The scales of a block of inputs, float32."""
+        each = self.form.scale_nbytes
+        bits = self.buffer[vector(self.scale_at(at, block) + start * each, lanes * each)]
+        scale = tirx.reinterpret(vector_type(self.form.scales, lanes), bits)
+        return scale if self.form.scales == "float32" else tirx.Cast(vector_type("float32", lanes), scale)
+
+    def zeros(self, at, block, start, lanes: int) -> tirx.Expr | None:
+        """The zero points of a block of inputs, float32; None if there are none."""
+        if not self.form.has_zeros:
+            return None
+        if self.form.bits == 8:
+            return _wide(self._bytes(at, self.zero_row + block, start, lanes), lanes)
+        both = self._bytes(at, self.zero_row + block // 2, start, lanes)
+        # To the high half, and from there to 32 bits with its sign.
+        up = spread(_LOW - block % 2 * _HIGH, lanes)
+        return _wide((both << up) >> spread(tirx.const(_LOW, "int32"), lanes), lanes)
+
+    def pair(self, at, tap, start, lanes: int, zeros: tirx.Expr | None) -> tuple[tirx.Expr, tirx.Expr]:
+        """The integers of an even tap and of the next one, less the zero points of their block, float32."""
+        row = self.panel.first_tap
+        if self.form.bits == 8:
+            low, high = (self._bytes(at, row + tap + i, start, lanes) for i in range(2))
+        else:
+            both = T.bind(self._bytes(at, row + tap // 2, start, lanes))
+            up = spread(tirx.const(_LOW, "int32"), lanes)
+            low, high = (both << up) >> up, both >> spread(tirx.const(_HIGH, "int32"), lanes)
+        return _less(_wide(low, lanes), zeros), _less(_wide(high, lanes), zeros)
+
+    def fetch_taps_ahead(self, at, tap) -> None:
+        """Ask for weights that a loop over pairs of taps reads later, which is at `tap`."""
+        per_row = 8 // self.form.bits
+        for i in range(2 // per_row):
+            self.fetch_ahead(at + (self.panel.first_tap + tap // per_row + i) * self.panel.block)
+
+    def widen(self, at, tap, count, target: tirx.Buffer, place) -> None:
+        """Write `count` weights of each channel from `tap` on, the first of a block of inputs, to `target` from `place` on."""
+        size, rest = self.form.size, self.panel.taps % self.form.size
+        first = T.bind(tap // size)
+        with T.serial(count // size) as index:
+            self._widen_block(at, first + index, size, target, place + index * (size * self.panel.block))
+        if not rest:
+            return
+        whole = T.bind(count // size)
+        with T.If(whole * size < count), T.Then():
+            self._widen_block(at, first + whole, rest, target, place + whole * (size * self.panel.block))
+
+    def _widen_block(self, at, block, count: int, target: tirx.Buffer, place) -> None:
+        width = self.panel.block
+        lanes = min(width & -width, _WIDENED_LANES)
+        with T.serial(width // lanes) as piece:
+            start = T.bind(piece * lanes)
+            scales, zeros = T.bind(self.scales(at, block, start, lanes)), self.zeros(at, block, start, lanes)
+            zeros = None if zeros is None else T.bind(zeros)
+
+            def write(pair, halves: int) -> None:
+                values = self.pair(at, block * self.form.size + pair * 2, start, lanes, zeros)
+                for half, value in enumerate(values[:halves]):
+                    index = place + (pair * 2 + half) * width + start
+                    T.buffer_store(target, value * scales, [vector(index, lanes)])
+
+            with T.serial(count // 2) as pair:
+                write(pair, 2)
+            if count % 2:
+                write(count // 2, 1)
+
+    def _bytes(self, at, row, start, lanes: int) -> tirx.Expr:
+        """A row of bytes, as int32."""
+        value = self.buffer[vector(at + row * self.panel.block + start, lanes)]
+        return tirx.Cast(vector_type("int32", lanes), value)
+
+
+def _wide(integers: tirx.Expr, lanes: int) -> tirx.Expr:
+    return tirx.Cast(vector_type("float32", lanes), integers)
+
+
+def _less(value: tirx.Expr, zeros: tirx.Expr | None) -> tirx.Expr:
+    return value if zeros is None else value - zeros

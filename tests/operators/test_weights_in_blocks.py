@@ -1,0 +1,211 @@
+"""Weights of 4 and 8 bits with a scale for each block of inputs: what kernels read of them, beside ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import flexcomp
+from flexcomp.errors import FlexcompError
+
+from .networks import node
+
+F16, F32 = np.float16, np.float32
+
+
+def graph(nodes, x: np.ndarray, weights: dict[str, np.ndarray | onnx.TensorProto]) -> onnx.ModelProto:
+    """A network from x to y."""
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    initialisers = [
+        value if isinstance(value, onnx.TensorProto) else numpy_helper.from_array(np.asarray(value), name)
+        for name, value in weights.items()
+    ]
+    info = helper.make_tensor_value_info
+    made = helper.make_graph(nodes, "blocks", [info("x", kind, x.shape)], [info("y", kind, None)], initialisers)
+    domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(made, opset_imports=domains, ir_version=10)
+
+
+def product(
+    rng, x: str, out: str, sizes: tuple[int, int], block: int, bits: int, zeros: bool, kind=F32, bias: bool = False
+) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
+    """A MatMulNBits of (channels, inputs), and its weights."""
+    channels, inputs = sizes
+    blocks = -(-inputs // block)
+    weights = {
+        f"{out}_w": rng.integers(0, 256, (channels, blocks, block * bits // 8)).astype("u1"),
+        f"{out}_s": rng.uniform(0.01, 0.03, channels * blocks).astype(kind),
+    }
+    if zeros:
+        weights[f"{out}_o"] = rng.integers(0, 256, channels * -(-blocks * bits // 8)).astype("u1")
+    given = [x, *weights, *([] if zeros else [""] * bias)]
+    if bias:
+        weights[f"{out}_b"] = rng.standard_normal(channels).astype(kind)
+        given += ["", f"{out}_b"]
+    attributes = {"N": channels, "K": inputs, "bits": bits, "block_size": block, "accuracy_level": 1}
+    return node("MatMulNBits", *given, out=out, domain="com.microsoft", **attributes), weights
+
+
+def implementations(artifact: flexcomp.Artifact) -> set[str]:
+    return {layer.implementation.split(" ×")[0].rstrip("0123456789×").strip() for layer in artifact.program.layers}
+
+
+def compared(model: onnx.ModelProto, x: np.ndarray, budgets=("min", None), most: float = 1.5e-6, **options) -> flexcomp.Artifact:
+    """The artifact of a network whose outputs are ONNX Runtime's at every budget."""
+    theirs = onnxruntime.SessionOptions()
+    theirs.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # by default it rounds activations to 8 bits
+    (want,) = onnxruntime.InferenceSession(model.SerializeToString(), theirs).run(None, {"x": x})
+    artifact = flexcomp.build(model, **{"threads": 1, "progress": False, **options})
+    for budget in budgets:
+        with artifact.session(budget=budget) as session:
+            (found,) = session.run({"x": x}).values()
+        assert found.dtype == want.dtype and found.shape == want.shape
+        np.testing.assert_allclose(found.astype("f8"), want.astype("f8"), rtol=0, atol=most * abs(want).max())
+    return artifact
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes", "block", "bits", "zeros", "bias", "kernel"),
+    [
+        (1, (96, 256), 32, 4, False, False, "blockgemv"),
+        (1, (100, 85), 16, 4, True, True, "blockgemv"),  # a last block of 5, blocks of channels that overlap
+        (1, (40, 200), 64, 8, True, False, "blockgemv"),
+        (5, (96, 1100), 128, 4, True, True, "blockgemm"),  # sums in parts, a last block
+        (40, (100, 145), 32, 4, True, False, "blockgemm widened"),
+        (33, (33, 1040), 64, 8, False, True, "blockgemm widened"),
+        (3, (33, 7), 16, 4, True, False, "blockgemm"),
+    ],
+)
+def test_products_with_weights_in_blocks(rows, sizes, block, bits, zeros, bias, kernel):
+    rng = np.random.default_rng(1)
+    made, weights = product(rng, "x", "y", sizes, block, bits, zeros, bias=bias)
+    x = rng.standard_normal((rows, sizes[1])).astype("f4")
+    artifact = compared(graph([made], x, weights), x, kernels="fastest")
+    assert implementations(artifact) == {kernel}
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4", "int8", "uint8"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_dequantised_in_blocks(kind, axis):
+    """Along the inputs of a MatMul, and of a Gemm with transposed weights."""
+    rng = np.random.default_rng(2)
+    inputs, channels, block = 96, 24, 32
+    shape = (inputs, channels) if axis == 0 else (channels, inputs)
+    blocks = tuple(n // block if at == axis else n for at, n in enumerate(shape))
+    bits = int(kind.removeprefix("u")[3:])
+    low, high = (0, 1 << bits) if kind[0] == "u" else (-(1 << (bits - 1)), 1 << (bits - 1))
+    packed = lambda name, of: helper.make_tensor(  # noqa: E731
+        name, getattr(TensorProto, kind.upper()), of, rng.integers(low, high, of).ravel().tolist()
+    )
+    weights = {"w": packed("w", shape), "s": rng.uniform(0.01, 0.02, blocks).astype("f4"), "o": packed("o", blocks)}
+    nodes = [node("DequantizeLinear", "w", "s", "o", out="v", axis=axis, block_size=block)]
+    nodes += [node("MatMul", "x", "v") if axis == 0 else node("Gemm", "x", "v", transB=1)]
+    x = rng.standard_normal((2, inputs)).astype("f4")
+    assert implementations(compared(graph(nodes, x, weights), x)) == {"blockgemm"}
+
+
+def stack(kind=F32, layers: int = 4, width: int = 384) -> tuple[onnx.ModelProto, np.ndarray]:
+    """Products one after the other, with an epilogue each."""
+    rng = np.random.default_rng(3)
+    nodes, weights, last = [], {}, "x"
+    for i in range(layers):
+        made, own = product(rng, last, f"h{i}", (width, width), 32, 4, bool(i % 2), kind)
+        weights |= own
+        last = "y" if i == layers - 1 else f"a{i}"
+        nodes += [made, node("Tanh", f"h{i}", out=last)]
+    return graph(nodes, np.zeros((1, width), kind), weights), rng.standard_normal((1, width)).astype(kind)
+
+
+def test_files_and_budgets_have_four_bits(tmp_path):
+    model, x = stack()
+    artifact = compared(model, x, ("min", "0.4", None), most=1e-5)  # differences grow from layer to layer
+    artifact.export_library(tmp_path / "m.so")
+    constants = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    assert (tmp_path / "m.weights").stat().st_size <= 1.02 * constants + 4 * 4096, "panels begin at pages"
+    one = constants / 4
+    assert artifact.program.rungs[0].budget < one, "slices of a layer are smaller than the layer"
+
+
+def test_scales_of_16_bits_stay_so(tmp_path):
+    model, x = stack(F16)
+    compared(model, x, most=2e-3).export_library(tmp_path / "half.so")
+    stack_of_32, _ = stack()
+    flexcomp.build(stack_of_32, threads=1, progress=False).export_library(tmp_path / "single.so")
+    half, single = ((tmp_path / f"{name}.weights").stat().st_size for name in ("half", "single"))
+    scales = 4 * 384 * 384 // 32
+    assert single - half >= 2 * scales - 4096
+
+
+def test_a_scale_after_the_product_leaves_weights_as_they_are():
+    rng = np.random.default_rng(4)
+    made, weights = product(rng, "x", "h", (64, 64), 16, 4, False)
+    weights["f"] = rng.uniform(0.5, 2, 64).astype("f4")
+    x = rng.standard_normal((1, 64)).astype("f4")
+    assert implementations(compared(graph([made, node("Mul", "h", "f")], x, weights), x)) == {"blockgemv"}
+
+
+def test_auto_keeps_types_that_lose_nothing():
+    model, x = stack(layers=2, width=64)
+    assert implementations(compared(model, x, weights="auto", max_error=1e-4)) == {"blockgemv"}
+
+
+def test_types_that_are_asked_for_win():
+    rng = np.random.default_rng(5)
+    made, weights = product(rng, "x", "y", (64, 64), 16, 4, True)
+    x = rng.standard_normal((1, 64)).astype("f4")
+    artifact = compared(graph([made], x, weights), x, weights="float32")
+    assert implementations(artifact) == {"gemv"}
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_readers_of_one_weight_share_it(rows, tmp_path):
+    """A product of one row and one of several, whose panels are prepared from each other."""
+    rng = np.random.default_rng(6)
+    first, weights = product(rng, "x", "a", (256, 256), 32, 4, True)
+    second = onnx.NodeProto.FromString(first.SerializeToString())
+    second.input[0], second.output[0], second.name = "t", "b", "second"
+    nodes = [first, node("ReduceMean", "a", "axes", out="t", keepdims=1), second, node("Add", "a", "b")]
+    x = rng.standard_normal((rows, 256)).astype("f4")
+    model = graph(nodes, x, weights | {"axes": np.int64([0])})
+    artifact = compared(model, x, most=3e-6, kernels="fastest")
+    artifact.export_library(tmp_path / "m.so")
+    constants = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    assert (tmp_path / "m.weights").stat().st_size <= constants + 2 * 4096
+
+
+FAULTS = {
+    "block": ({"block_size": 24}, {}, r"MatMulNBits\): its block_size is 24, and 16, 32"),
+    "bits": ({"bits": 2}, {}, r"MatMulNBits\): it has g_idx, or weights of other than 4 or 8 bits"),
+    "channels": ({"N": 65}, {}, r"MatMulNBits\): it has 4096 weights where 65 channels of 128 inputs in blocks of 32 have 4160"),
+    "scales": ({}, {"y_s": np.ones(255, "f4")}, r"MatMulNBits\): it has 255 scales where .* have 256: quantise again"),
+    "zero points": ({}, {"y_o": np.zeros(127, "u1")}, r"MatMulNBits\): it has 127 zero points where .* have 128"),
+    "not finite": ({}, {"y_s": np.full(256, np.inf, "f4")}, r"some of its scales are infinite or no numbers"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_bad_blocks_are_refused_by_node(fault):
+    attributes, constants, says = FAULTS[fault]
+    made, weights = product(np.random.default_rng(7), "x", "y", (64, 128), 32, 4, True)
+    for attribute in made.attribute:
+        attribute.i = attributes.get(attribute.name, attribute.i)
+    with pytest.raises(FlexcompError, match=rf"node 'y' .*{says}" if "finite" not in fault else says):
+        flexcomp.build(graph([made], np.zeros((1, 128), "f4"), weights | constants), threads=1, progress=False)
+
+
+def test_groups_of_inputs_in_another_order_are_refused():
+    made, weights = product(np.random.default_rng(8), "x", "y", (64, 128), 32, 4, True)
+    made.input.append("g")
+    model = graph([made], np.zeros((1, 128), "f4"), weights | {"g": np.zeros(128, "i4")})
+    with pytest.raises(FlexcompError, match=r"MatMulNBits\): it has g_idx"):
+        flexcomp.build(model, threads=1, progress=False)
+
+
+def test_scales_of_other_blocks_are_refused():
+    nodes = [node("DequantizeLinear", "w", "s", out="v", axis=0, block_size=32), node("MatMul", "x", "v")]
+    weights = {"w": np.zeros((96, 8), "i1"), "s": np.ones((2, 8), "f4")}
+    with pytest.raises(FlexcompError):
+        flexcomp.build(graph(nodes, np.zeros((1, 96), "f4"), weights), threads=1, progress=False)
