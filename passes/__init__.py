@@ -16,6 +16,7 @@ from .lower_attention import LowerAttention
 from .lower_operators import LowerOperators
 from .lower_recurrence import LowerRecurrence
 from .multiply_integers import MultiplyIntegers
+from .narrow_activations import NarrowActivations
 from .narrow_weights import NarrowWeights
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
@@ -48,6 +49,7 @@ __all__ = [
     "LowerOperators",
     "LowerRecurrence",
     "MultiplyIntegers",
+    "NarrowActivations",
     "NarrowWeights",
     "PlaceParts",
     "PretransformWeights",

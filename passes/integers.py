@@ -32,6 +32,12 @@ def integer_ranges(main: relax.Function) -> dict[relax.Var, Range]:
     return ranges
 
 
+def counts_in_floats(main: relax.Function) -> bool:
+    """Whether some activations are rounded to integers of 8 bits, as in quantised networks."""
+    ranges = integer_ranges(main)
+    return any(operator(b.value) == "clip" and b.var in ranges for b in bindings(main))
+
+
 def range_of(call: relax.Call, ranges: Mapping[relax.Var, Range]) -> Range | None:
     """The integers between which the result of `call` lies, if known to be integers; `ranges` are those of operands."""
     name, data = operator(call), call.args[0]

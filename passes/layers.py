@@ -11,7 +11,7 @@ from ..schedules.tiles.epilogue import Epilogue
 from ..schedules.tiles.first_taps import FirstTaps
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
 from .attributes import DTYPE, FIRST_TAPS, INTEGERS, LAYER, PLACE, VALUES_OF, VECTORS, decode_place
-from .ir import bindings, operator, shape
+from .ir import bindings, dtype, operator, shape
 
 # Relax operator (without prefix) → epilogue operator. Operands that are no tensors are handled by name below.
 ELEMENTWISE = {
@@ -49,8 +49,11 @@ def read(func: relax.Function, weights: tuple[int, ...]) -> LayerReading:
 
 class _Reader:
     def __init__(self, func: relax.Function, weights: frozenset[int]) -> None:
-        self.anchor, *self.rest = bindings(func)
         self.index = {param: i for i, param in enumerate(func.params)}
+        order = [binding for binding in bindings(func) if not self._converts_parameter(binding)]
+        # What a layer of narrow activations computes is converted from them and back: see NarrowActivations.
+        self.anchor, *self.rest = order[:-1] if operator(order[-1].value) == "astype" else order
+        self.computed = dtype(order[-1].var)
         self.weights = weights
         self.dtype = str(func.attrs[DTYPE]) if DTYPE in func.attrs else "float32"
         self.integers = INTEGERS in func.attrs
@@ -59,6 +62,13 @@ class _Reader:
         self.vectors = [int(i) for i in func.attrs.get(VECTORS, ())]
         self.shared = frozenset(self.vectors)
         self.tensors: list[int] = []
+
+    def _converts_parameter(self, binding: relax.VarBinding) -> bool:
+        """Whether a binding only converts a parameter, which it then stands for."""
+        converts = operator(binding.value) == "astype" and binding.value.args[0] in self.index
+        if converts:
+            self.index[binding.var] = self.index[binding.value.args[0]]
+        return converts
 
     def read(self) -> LayerReading:
         call = self.anchor.value
@@ -82,6 +92,7 @@ class _Reader:
             values[binding.var] = self._expression(name, binding.value, values)
         epilogue = values[self.rest[-1].var] if self.rest else ("acc",)
         spec = self._conv(epilogue) if operator(call) == "conv2d" else self._matmul(epilogue, weighted)
+        spec = replace(spec, dtype=self.computed)
         if self.place is not None:
             spec = replace(spec, place=self.place)
         if isinstance(spec, ConvSpec):

@@ -18,6 +18,8 @@ from ..schedules.operators.scan import ScanSpec
 from ..schedules.operators.scatter import ScatterSpec
 from ..schedules.operators.sort import SortSpec
 from ..schedules.registry import Machine
+from ..schedules.tiles.spec import ARITHMETIC
+from ..schedules.tiles.tile import VectorUnit
 from .attributes import kernel_attributes
 from .ir import dtype, operator, shape, static_tensor, with_functions
 from .module_pass import module_pass
@@ -53,8 +55,7 @@ class _Mutator(relax.PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        rule = _RULES.get(operator(call))
-        match = rule(call) if rule else None
+        match = _match(call, self.unit)
         if match is None:
             return call
         spec, family, args = match
@@ -70,6 +71,18 @@ class _Mutator(relax.PyExprMutator):
         return relax.call_tir(self.kernels[key], args, _out_types(call))
 
 
+def has_kernel(call: relax.Call, unit: Machine) -> bool:
+    """Whether a call with known types becomes a call of a kernel of its own."""
+    return _match(call, unit) is not None
+
+
+def _match(call: relax.Call, unit: Machine):
+    rule = _RULES.get(operator(call))
+    if operator(call) == "astype" and isinstance(unit, VectorUnit) and unit.computes_half and dtype(call) != "bfloat16":
+        return None  # conversions are instructions there: generic kernels hold them, with what comes before and after
+    return rule(call) if rule else None
+
+
 def _out_types(call: relax.Call) -> relax.TensorType | list[relax.TensorType]:
     if isinstance(call.ty, relax.TupleType):
         return [relax.TensorType(tuple(field.shape.values), field.dtype) for field in call.ty.fields]
@@ -80,9 +93,13 @@ def _float(expr: relax.Expr) -> bool:
     return isinstance(expr, relax.Var) and static_tensor(expr) and dtype(expr) == "float32"
 
 
+def _poolable(expr: relax.Expr) -> bool:
+    return isinstance(expr, relax.Var) and static_tensor(expr) and dtype(expr) in ARITHMETIC
+
+
 def _pool(call: relax.Call):
     attrs, data = call.attrs, call.args[0]
-    if not _float(data) or attrs.layout != "NHWC" or attrs.out_layout not in ("NHWC", ""):
+    if not _poolable(data) or attrs.layout != "NHWC" or attrs.out_layout not in ("NHWC", ""):
         return None
     kind = operator(call).removesuffix("_pool2d")
     n, h, w, c = shape(data)
@@ -91,7 +108,7 @@ def _pool(call: relax.Call):
     pair = lambda values: tuple(int(value) for value in values)  # noqa: E731
     spec = PoolSpec(
         n, h, w, c, kh, kw, pair(attrs.strides), pair(attrs.padding), pair(attrs.dilation), kind,
-        kind == "avg" and bool(attrs.count_include_pad), out_h, out_w,
+        kind == "avg" and bool(attrs.count_include_pad), out_h, out_w, dtype(data),
     )  # fmt: skip
     # With ceil_mode the last window may reach past the padding, and frameworks then count differently.
     if bool(attrs.ceil_mode) and kind == "avg" and _reaches_out(spec):
@@ -108,18 +125,18 @@ def _reaches_out(spec: PoolSpec) -> bool:
 
 def _adaptive(call: relax.Call):
     data = call.args[0]
-    if not _float(data) or call.attrs.layout != "NHWC" or shape(call)[1:3] != (1, 1):
+    if not _poolable(data) or call.attrs.layout != "NHWC" or shape(call)[1:3] != (1, 1):
         return None
-    return PoolSpec.global_average(*shape(data)), pool.kernel, [data]
+    return PoolSpec.global_average(*shape(data), dtype(data)), pool.kernel, [data]
 
 
 def _mean(call: relax.Call):
     data = call.args[0]
-    if not _float(data) or len(shape(data)) != 4 or call.attrs.axis is None:
+    if not _poolable(data) or len(shape(data)) != 4 or call.attrs.axis is None:
         return None
     if sorted(int(axis) % 4 for axis in call.attrs.axis) != [1, 2]:
         return None
-    return PoolSpec.global_average(*shape(data)), pool.kernel, [data]
+    return PoolSpec.global_average(*shape(data), dtype(data)), pool.kernel, [data]
 
 
 def _softmax(call: relax.Call):

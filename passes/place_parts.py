@@ -7,7 +7,7 @@ from tvm import ir, relax
 
 from ..schedules.operators.concat import ConcatSpec
 from ..schedules.tiles.place import Place
-from ..schedules.tiles.spec import ConvSpec
+from ..schedules.tiles.spec import ARITHMETIC, ConvSpec
 from .attributes import PLACE, encode_place
 from .choose_kernels import layer_spec
 from .ir import bindings, dtype, operator, shape, static_tensor, uses
@@ -40,7 +40,7 @@ def _places(mod: tvm.IRModule) -> dict[relax.Var, tuple[int, Place]]:
     readers = uses(main)
     result: dict[relax.Var, tuple[int, Place]] = {}
     for number, (whole, call) in enumerate(values.items()):
-        if operator(call) != "concat" or not static_tensor(whole) or dtype(whole) != "float32":
+        if operator(call) != "concat" or not static_tensor(whole) or dtype(whole) not in ARITHMETIC:
             continue
         fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
         if not fields or not all(map(static_tensor, fields)):

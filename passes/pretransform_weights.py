@@ -99,8 +99,8 @@ class _Mutator(relax.PyExprMutator):
             panel = pack(self.builder_.emit, call.args, layer, reading, candidate, self.builder_.lookup_binding)
             args += [panel, relax.prim_value(0), relax.prim_value(candidate.panel.blocks)]
         if names.PLACE in layer.attrs:
-            return self._write_part(*names.decode_place(layer.attrs[names.PLACE]), kernel, args)
-        result = relax.call_tir(kernel, args, relax.TensorType(out, "float32"))
+            return self._write_part(*names.decode_place(layer.attrs[names.PLACE]), kernel, args, reading.spec.dtype)
+        result = relax.call_tir(kernel, args, relax.TensorType(out, reading.spec.dtype))
         return self._view(self._emit(result), shape(call))
 
     def _look_up(self, call: relax.Call, spec: EmbeddingSpec, tied: Tied) -> relax.Call:
@@ -118,9 +118,11 @@ class _Mutator(relax.PyExprMutator):
         operands = [numbers, panel, relax.prim_value(0), relax.prim_value(spec.blocks)]
         return relax.call_tir(self.kernels[key], operands, call.ty_args[0])
 
-    def _write_part(self, number: int, place: Place, kernel: tvm.ir.GlobalVar, args: list[relax.Expr]) -> relax.Var:
+    def _write_part(
+        self, number: int, place: Place, kernel: tvm.ir.GlobalVar, args: list[relax.Expr], kind: str
+    ) -> relax.Var:
         """The concatenation after a kernel has written its part: the first one makes the tensor."""
-        type_ = relax.TensorType(place.shape, "float32")
+        type_ = relax.TensorType(place.shape, kind)
         if number in self.begun:
             result = relax.op.call_tir_inplace(kernel, [*args, self.begun[number]], len(args), type_)
         else:

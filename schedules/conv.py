@@ -11,7 +11,8 @@ pointwise convolutions are the case without neighbours.
 3. A row of pixels is cut evenly into tiles of at most `tile.rows` pixels. Accumulators start as the bias, live
    in registers over the whole reduction and pass through the epilogue before the only store. The
    epilogue's tensors are fetched into the cache while the reduction runs.
-4. A long reduction is added up in parts of a few hundred products, so that rounding errors stay small.
+4. A long reduction is added up in parts of a few hundred products, so that rounding errors stay small. Where products are of
+   float16, these parts have at most 128 products, and their sums are float16; totals are float32.
 5. Padding costs neither a copy nor a test in the inner loop: kernel rows outside the image are left out by the
    bounds of the loop, and the few tiles that touch the left or right border are emitted on their own, each with
    the taps that exist. Long kernels have too many of both, and loops over taps (schedules/tiles/taps.py).
@@ -30,7 +31,7 @@ from tvm.script.ir_builder import tirx as T
 from .tiles import epilogue as ep
 from .tiles import lane
 from .tiles import taps as kernel_taps
-from .tiles.emit import Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
+from .tiles.emit import Accumulators, HalfAccumulators, converted, loop, maybe_serial, prefetch, spread, vector, zero
 from .tiles.first_taps import MaskedAccumulators
 from .tiles.layer_function import Operands, layer_function
 from .tiles.panel import panel_of
@@ -44,8 +45,9 @@ _BAND_NBYTES = 256 * 1024
 # Input channels up to which the whole reduction over them is unrolled: a loop of three steps would not pay.
 UNROLL_CHANNELS = 4
 # Products added up in a register before the sum moves to the total. Rounding errors grow with the number of terms
-# added one after the other: 25,088 of them lose a digit against ONNX Runtime, which also adds up in parts.
-_PARTIAL_TERMS = 512
+# added one after the other: 25,088 of them lose a digit against ONNX Runtime, which also adds up in parts. The largest error over
+# the largest sum of 2,304 products of float16: 2e-3 in parts of 128, 3e-3 in parts of 256, 1e-2 in one.
+PARTIAL_TERMS = {"float32": 512, "float16": 128}
 
 # A loop of one or two steps over joined columns is unrolled by LLVM, which then loads this many vectors early.
 _EARLY_LOADS = 5
@@ -54,7 +56,7 @@ _EARLY_LOADS = 5
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y), cut for `threads` threads.
 
-    x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
+    x is spec.dtype[batch, height, width, in_channels], y and the tensors spec.dtype[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer.
     """
     return DirectEmitter(spec, as_row(spec), tile, vector_width, threads).prim_func()
@@ -87,6 +89,11 @@ def _first_apart(low, high, apart: bool) -> list[tuple[tuple, bool]]:
     return [((low, tirx.max(low, tirx.min(high, 1))), True), ((tirx.max(low, 1), high), False)]
 
 
+def sums_in_registers(spec: ConvSpec) -> bool:
+    """Whether all products of an output may be added up one after the other: in float32, or few of float16."""
+    return spec.dtype == "float32" or spec.taps <= PARTIAL_TERMS[spec.dtype]
+
+
 class DirectEmitter:
     """Loops over tasks, rows and tiles; `_tile` emits a tile."""
 
@@ -97,13 +104,14 @@ class DirectEmitter:
         self.pieces = pieces(tile.channels, vector_width)
         self.stores = pieces(min(tile.channels, self.panel.group_channels), vector_width)
         self.units = math.ceil(spec.out_width / tile.rows) if spec.pointwise else spec.out_height
-        bands = math.ceil(4 * spec.height * spec.width * spec.in_channels / _BAND_NBYTES)
+        bands = math.ceil(spec.itemsize * spec.height * spec.width * spec.in_channels / _BAND_NBYTES)
         # Threads that share rows read all weights; threads that share channels read all of the input.
         tensors = spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
         keeps_rows = 2 * math.prod(self.panel.shape) <= tensors
         self.parts = choose_parts(self.units, self.panel.blocks * spec.batch, bands, threads, keeps_rows)
         # Their reductions are so short that writing takes longer than computing if the lines are not there yet.
         self.fetches_output = spec.in_channels <= UNROLL_CHANNELS
+        self.most_terms = PARTIAL_TERMS[spec.dtype]
         # Widening fills the window in which a core looks for loads to start early.
         self.fetches_weights = self.panel.narrow and spec.pointwise and spec.out_width == 1
         # Few input channels make no vector; those of neighbouring columns do, and their weights are neighbours too.
@@ -133,8 +141,10 @@ class DirectEmitter:
 
     @property
     def _adds_columns(self) -> bool:
-        """Whether a tap has so many channels that its sum is made in parts."""
-        return self.spec.group_in >= 2 * _PARTIAL_TERMS
+        """Whether a tap has so many channels, or a row of taps so many products of float16, that a tap's sum is made in parts."""
+        if self.spec.dtype == "float16":
+            return self.spec.group_in * self.spec.kernel[1] > self.most_terms
+        return self.spec.group_in >= 2 * self.most_terms
 
     @property
     def _unrolls_channels(self) -> bool:
@@ -176,8 +186,25 @@ class DirectEmitter:
     def _registers(self) -> tuple[Accumulators, Accumulators]:
         """Registers for sums, and for the total of long reductions."""
         kind = MaskedAccumulators if self.spec.first_taps else Accumulators
-        acc = kind(self.tile.rows, self.pieces)
-        return acc, kind(self.tile.rows, self.pieces) if self.spec.taps > _PARTIAL_TERMS else acc
+        acc = (HalfAccumulators if self.spec.dtype == "float16" else kind)(self.tile.rows, self.pieces)
+        return acc, kind(self.tile.rows, self.pieces) if self.spec.taps > self.most_terms else acc
+
+    def begin(self, start: int, lanes: int) -> tirx.Expr:
+        """The start of a total."""
+        bias = self.w.begin(self.panel_at, start, lanes)
+        return converted(bias, lanes, "float32", "float16") if self.total.dtype == "float16" else bias
+
+    def _finished(self, start: int, lanes: int, index, total: tirx.Expr) -> tirx.Expr:
+        """What is stored at `index`: a total that began with `begin`, through the epilogue."""
+        spec, total_type = self.spec, "float16" if self.total.dtype == "float16" else "float32"
+        computed = total_type if ep.is_for_half(spec.epilogue) else "float32"
+        value = ep.evaluate(
+            spec.epilogue,
+            converted(self.w.finish(self.panel_at, start, lanes, total), lanes, total_type, computed),
+            tensor=lambda i: converted(self.tensors[i][index], lanes, spec.dtype, computed),
+            channel=lambda i: converted(self.w.channel(self.panel_at, i, start, lanes), lanes, "float32", computed),
+        )
+        return converted(value, lanes, computed, spec.dtype)
 
     def _units(self, low, size) -> None:
         """Units [low, low + size) of the output: rows, or tiles of the only one."""
@@ -241,7 +268,7 @@ class DirectEmitter:
         Where a block has channels with different taps, all are taken first. Only if that makes some sum no number, as a missing
         tap's zero times infinity does, the tile is computed again, by masks.
         """
-        self.total.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
+        self.total.fill(size, self.begin)
         taps = self.spec.first_taps
         for _ in self._kernel_row_ranges():
             products()
@@ -249,7 +276,7 @@ class DirectEmitter:
             return
         with T.If(self.total.has_nan(size)), T.Then():
             joins_columns, self.joins_columns, self.by_taps = self.joins_columns, False, True
-            self.total.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
+            self.total.fill(size, self.begin)
             for _ in self._kernel_row_ranges():
                 products()
             self.joins_columns, self.by_taps = joins_columns, False
@@ -268,7 +295,7 @@ class DirectEmitter:
         if self.loops_taps:
             self._looped_products(column, size, taps)
             return
-        with self._kernel_row() as kernel_row, self._part(size, not self._adds_columns):
+        with self._kernel_rows_in_parts(size) as kernel_row:
             if self.joins_columns:
                 for span in kernel_taps.joined([every] * spec.kernel[1] if taps is Reach.INNER else taps):
                     self._span(kernel_row, span, column, size)
@@ -292,7 +319,7 @@ class DirectEmitter:
             if self._adds_columns or self.total is self.acc:
                 self._span(kernel_row, whole, column, size)
                 return
-            each = max(1, _PARTIAL_TERMS // self.spec.group_in)
+            each = max(1, self.most_terms // self.spec.group_in)
             with T.serial((whole.count + (each - 1)) // each) as part, self._part(size):
                 low = T.bind(whole.low + part * each)
                 span = Span(low, T.bind(tirx.min(low + each, whole.high)), whole.reached)
@@ -327,14 +354,29 @@ class DirectEmitter:
         if not wanted or self.total is self.acc:
             yield
             return
-        self.acc.fill(size, lambda start, lanes: zero(lanes))
+        self.acc.fill(size, lambda start, lanes: zero(lanes, self.acc.dtype))
         yield
         self.total.add(size, self.acc)
+
+    @contextmanager
+    def _kernel_rows_in_parts(self, size: int) -> Iterator[tirx.Expr | int]:
+        """A loop over the kernel rows that meet the image: each is a part of the sums, or several of few products of float16."""
+        spec = self.spec
+        together = 1 if spec.dtype == "float32" else math.ceil(spec.kernel[0] / math.ceil(spec.taps / self.most_terms))
+        if together == 1 or self._adds_columns or self.total is self.acc:
+            with self._kernel_row() as kernel_row, self._part(size, not self._adds_columns):
+                yield kernel_row
+            return
+        low, high = self.kernel_rows
+        with T.serial((high - low + (together - 1)) // together) as part, self._part(size):
+            first = T.bind(low + part * together)
+            with T.serial(first, tirx.min(first + together, high)) as kernel_row:
+                yield kernel_row
 
     def _channels(self, kernel_row, kernel_column, column, reached: list[int], size: int) -> None:
         """Reduce over the input channels of one tap, in parts if there are many."""
         channels = self.spec.group_in
-        parts = math.ceil(channels / _PARTIAL_TERMS) if self.total is not self.acc else 1
+        parts = math.ceil(channels / self.most_terms) if self.total is not self.acc else 1
         each = math.ceil(channels / (parts * self.tile.depth)) * self.tile.depth
         if not self._adds_columns:
             self._reduce(kernel_row, kernel_column, column, reached, 0, channels)
@@ -413,15 +455,9 @@ class DirectEmitter:
         return self.total.get(row, start, lanes)
 
     def _store(self, column, size: int) -> None:
-        spec = self.spec
         for row in range(size):
             place = self._place(column + row)
             for start, lanes in self.stores:
                 index = vector(place + start, lanes)
-                value = ep.evaluate(
-                    spec.epilogue,
-                    self.w.finish(self.panel_at, start, lanes, self._sum(column, row, start, lanes)),
-                    tensor=lambda i, index=index: self.tensors[i][index],
-                    channel=lambda i, start=start, lanes=lanes: self.w.channel(self.panel_at, i, start, lanes),
-                )
+                value = self._finished(start, lanes, index, self._sum(column, row, start, lanes))
                 T.buffer_store(self.y, value, [index])

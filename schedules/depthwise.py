@@ -17,7 +17,8 @@ from dataclasses import replace
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from .conv import DirectEmitter, as_row
+from .conv import DirectEmitter, as_row, sums_in_registers
+from .direct_work import float32_flops
 from .family import Candidate, Family
 from .row_bands import Bands, row_kernel
 from .tiles.emit import maybe_serial, vector
@@ -84,7 +85,7 @@ class ChannelEmitter(DirectEmitter):
     def _tile(self, column, size: int, taps: Taps) -> None:
         spec = self.spec
         self.total = self.acc
-        self.acc.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
+        self.acc.fill(size, self.begin)
         for kernel_row, kernel_column, reached, pixel in self.reach(column, size, taps):
             tap = kernel_row * spec.kernel[1], kernel_column
             self.acc.accumulate(
@@ -131,17 +132,21 @@ class ChannelEmitter(DirectEmitter):
 def _candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     rows = row_kernel(_BANDS, spec, unit.width, tile)
     code = lambda: kernel(spec, tile, unit.width, unit.threads)  # noqa: E731
-    return Candidate("depthwise", tile, panel_of(spec, tile.channels), 0, spec.flops * _SLOWDOWN, code, rows=rows)
+    return Candidate("depthwise", tile, panel_of(spec, tile.channels), 0, float32_flops(spec) * _SLOWDOWN, code, rows=rows)
+
+
+def _eligible(spec: ConvSpec) -> bool:
+    return spec.depthwise and sums_in_registers(spec)
 
 
 def _candidates(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
-    if spec.depthwise:
+    if _eligible(spec):
         block = min(_VECTORS * unit.width, spec.out_channels)
         yield _candidate(spec, Tile(min(_most_rows(spec, unit), spec.out_width), block), unit)
 
 
 def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
-    for tile in tiles(min(spec.out_width, _MOST_TRIED_ROWS), spec.out_channels, unit) if spec.depthwise else ():
+    for tile in tiles(min(spec.out_width, _MOST_TRIED_ROWS), spec.out_channels, unit) if _eligible(spec) else ():
         yield _candidate(spec, replace(tile, depth=1), unit)
 
 
@@ -155,4 +160,4 @@ def _most_rows(spec: ConvSpec, unit: VectorUnit) -> int:
 
 
 _BANDS = Bands(ConvSpec, kernel, "depthwise")
-FAMILY = Family("depthwise", ConvSpec, _candidates, _trials, bands=_BANDS)
+FAMILY = Family("depthwise", ConvSpec, _candidates, _trials, dtypes=("float32", "float16"), bands=_BANDS)

@@ -32,7 +32,7 @@ def tile_width(spec: ConvSpec) -> int:
 def candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     """The kernel with a given register tile."""
     work = direct_work(spec)
-    if tile.depth > 1 and element_type(spec.weights) in _WIDENING:
+    if tile.depth > 1 and spec.widens and element_type(spec.weights) in _WIDENING:
         work *= 1 + _WIDENING[element_type(spec.weights)] / tile.rows
     panel = panel_of(spec, tile.channels)
     # Blocks that overlap compute some results twice.
@@ -47,12 +47,12 @@ def _is_pixel(spec: ConvSpec) -> bool:
 
 
 def _eligible(spec: ConvSpec, unit: VectorUnit) -> bool:
-    """Whether vectors of one group's channels meet each pixel."""
-    return not spec.depthwise and not grouped.eligible(spec, unit)
+    """Whether vectors of one group's channels meet each pixel; phases that lack taps are told apart in float32."""
+    return not spec.depthwise and not grouped.eligible(spec, unit) and (spec.dtype == "float32" or spec.first_taps is None)
 
 
 def _candidates(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
-    row_nbytes = 4 * spec.in_channels * spec.stride[1]
+    row_nbytes = spec.itemsize * spec.in_channels * spec.stride[1]
     tile = choose(
         tile_width(spec), spec.group_out, conv.unit_for(spec, unit), row_nbytes=row_nbytes,
         weight_nbytes=WEIGHT_DTYPES[element_type(spec.weights)],
@@ -94,7 +94,7 @@ def _family(name: str, probed: ConvSpec, **more: object) -> Family:
         return lambda spec, unit: offer(spec, unit) if known(spec, unit) else ()
 
     probe = lambda unit: (probed, next(_candidates(probed, unit)))  # noqa: E731
-    return Family(name, ConvSpec, of(_candidates), of(_trials), probe=probe, **more)
+    return Family(name, ConvSpec, of(_candidates), of(_trials), dtypes=("float32", "float16"), probe=probe, **more)
 
 
 _BANDS = Bands(ConvSpec, conv.kernel, "direct")

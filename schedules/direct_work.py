@@ -16,13 +16,18 @@ _RESULT_FLOPS = 0.95
 _WEIGHT_FLOPS = 2.0
 
 
+def float32_flops(spec: ConvSpec) -> float:
+    """Operations in float32 that take as long as the layer's: a register has more of narrower numbers."""
+    return spec.flops * spec.itemsize / 4
+
+
 @functools.cache
 def direct_work(spec: ConvSpec) -> float:
     """Operations at a core's peak that take as long."""
     inside = _taps_inside(spec, 0) * _taps_inside(spec, 1) / (spec.out_height * spec.out_width * math.prod(spec.kernel))
-    result_nbytes = 4 * math.prod(spec.out_shape) * (1 + spec.tensors)
+    result_nbytes = spec.itemsize * math.prod(spec.out_shape) * (1 + spec.tensors)
     weight_nbytes = nbytes_of(spec.weights) * spec.out_channels * spec.taps
-    return _DIRECT_FLOPS * spec.flops * inside + _RESULT_FLOPS * result_nbytes + _WEIGHT_FLOPS * weight_nbytes
+    return _DIRECT_FLOPS * float32_flops(spec) * inside + _RESULT_FLOPS * result_nbytes + _WEIGHT_FLOPS * weight_nbytes
 
 
 def _taps_inside(spec: ConvSpec, axis: int) -> int:

@@ -70,6 +70,7 @@ class Family:
     trials: Callable[..., Iterable[Candidate]] = lambda spec, machine: ()  # likewise: others that a tuner may measure
     machine: type = VectorUnit
     in_blocks: bool = False  # its kernels are for weights in blocks of inputs, which no others read
+    dtypes: tuple[str, ...] = ("float32",)  # of activations that its kernels compute in
     # Kernels of different arithmetic take weights in forms that cannot be made of each other: a layer has those of the fastest.
     arithmetic: str = "float32"
     bands: Bands | None = None  # makes kernels for bands of rows

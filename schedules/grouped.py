@@ -18,9 +18,9 @@ from dataclasses import replace
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from .conv import as_row
+from .conv import as_row, sums_in_registers
 from .depthwise import ChannelEmitter
-from .direct_work import direct_work
+from .direct_work import direct_work, float32_flops
 from .family import OTHER, Candidate, Family
 from .row_bands import Bands, row_kernel
 from .tiles.emit import vector
@@ -42,7 +42,9 @@ def eligible(spec: ConvSpec, unit: VectorUnit) -> bool:
     """Whether several groups fill a vector."""
     size = spec.group_in
     able = spec.groups > 1 and not spec.depthwise and size == spec.group_out and size < unit.width and size & (size - 1) == 0
-    return able and (spec.first_taps is None or spec.kernel[1] <= _MOST_COLUMNS)
+    if spec.first_taps is not None:
+        return able and spec.dtype == "float32" and spec.kernel[1] <= _MOST_COLUMNS
+    return able and sums_in_registers(spec)
 
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
@@ -86,7 +88,7 @@ def _tile(spec: ConvSpec, unit: VectorUnit) -> Tile:
 def _candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     rows = row_kernel(_BANDS, spec, unit.width, tile)
     code = lambda: kernel(spec, tile, unit.width, unit.threads)  # noqa: E731
-    work = direct_work(spec) + spec.flops * (_SLOWDOWN - 1)
+    work = direct_work(spec) + float32_flops(spec) * (_SLOWDOWN - 1)
     return Candidate("grouped", tile, panel_of(spec, tile.channels), 0, work, code, rows=rows)
 
 
@@ -102,4 +104,4 @@ def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
 
 
 _BANDS = Bands(ConvSpec, kernel, "grouped")
-FAMILY = Family("grouped", ConvSpec, _candidates, _trials, bands=_BANDS, group=OTHER)
+FAMILY = Family("grouped", ConvSpec, _candidates, _trials, dtypes=("float32", "float16"), bands=_BANDS, group=OTHER)

@@ -71,8 +71,9 @@ def family(name: str) -> Family | None:
 def _fastest(spec: AnySpec, machine: Machine, families: tuple[Family, ...]) -> dict[Family, tuple[Candidate, ...]]:
     """The candidates by family, of the arithmetic with the least work."""
     found: dict[str, dict[Family, tuple[Candidate, ...]]] = {}
+    dtype, machine = _computing(spec, machine)
     for one in families:
-        if one.is_for(spec, machine):
+        if one.is_for(spec, machine) and dtype in one.dtypes:
             found.setdefault(one.arithmetic, {})[one] = tuple(one.candidates(spec, machine))
     return min(found.values(), key=_least_work, default={})
 
@@ -82,4 +83,11 @@ def _least_work(offers: Mapping[Family, tuple[Candidate, ...]]) -> float:
 
 
 def _trials(spec: AnySpec, machine: Machine) -> Iterator[Candidate]:
-    return (candidate for one in _fastest(spec, machine, FAMILIES) for candidate in one.trials(spec, machine))
+    _, fitted = _computing(spec, machine)
+    return (candidate for one in _fastest(spec, machine, FAMILIES) for candidate in one.trials(spec, fitted))
+
+
+def _computing(spec: AnySpec, machine: Machine) -> tuple[str, Machine]:
+    """The element type that a layer is computed in, and the machine with vectors of these."""
+    dtype = spec.dtype if isinstance(spec, Spec) else "float32"
+    return dtype, machine.of(dtype) if isinstance(machine, VectorUnit) else machine

@@ -53,6 +53,13 @@ class Bands:
     large: bool = False  # scratch is as large as the savings: such kernels compute bands next to smaller ones only
 
 
+# Defaults that `RowKernel.encode` leaves out.
+_USUAL = {
+    ConvSpec: {"weights": "float32", "integers": False, "vectors": 0, "first_taps": None, "dtype": "float32"},
+    PoolSpec: {"dtype": "float32"},
+}
+
+
 @dataclass(frozen=True)
 class RowKernel:
     """A kernel that can be made for a band of its rows."""
@@ -116,9 +123,9 @@ class RowKernel:
     def encode(self) -> str:
         """As text, for an attribute in the IR."""
         spec, tile = asdict(self.spec), asdict(self.tile) if self.tile else None
-        for name, usual in (("weights", "float32"), ("integers", False), ("vectors", 0), ("first_taps", None)):
-            if name in spec and spec[name] == usual:
-                del spec[name]  # the default
+        for name, usual in _USUAL.get(type(self.spec), {}).items():
+            if spec[name] == usual:
+                del spec[name]
         fields = {"vector_width": self.vector_width, "family": self.bands.family, "tile": tile, "blocking": self.blocking}
         return json.dumps([self.bands.takes.__name__, {"spec": spec, **fields}])
 

@@ -21,7 +21,7 @@ from flexcomp.cli.common import (
 from flexcomp.cli.names import BUDGETS, completed, known_option
 from flexcomp.cli.operator_options import Operators, custom_operators
 from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
-from flexcomp.compiler.known import DEFAULT_STORE, KERNELS, STORES
+from flexcomp.compiler.known import ARITHMETICS, DEFAULT_ARITHMETIC, DEFAULT_STORE, KERNELS, STORES
 from flexcomp.device.presets import GPU_PRESETS, PRESETS
 from flexcomp.errors import InputError
 from flexcomp.files import require_space, require_writable
@@ -108,6 +108,13 @@ def build(
     weights: Weights = None,
     max_error: MaxError = None,
     calibration: Calibration = None,
+    arithmetic: Annotated[
+        str,
+        known_option(
+            ARITHMETICS,
+            "The numbers that layers multiply and activations hold: float16 on AArch64 with half precision",
+        ),
+    ] = DEFAULT_ARITHMETIC,
     tf32: Annotated[
         bool,
         typer.Option(
@@ -169,12 +176,14 @@ def build(
     with exit_on_error(CANNOT_BUILD):
         from flexcomp import build as compile_model
         from flexcomp.compiler import require_linker
-        from flexcomp.device import require_supported, resolve_target, with_tf32
+        from flexcomp.device import require_supported, resolve_target, with_float16, with_tf32
 
         resolved = resolve_target(target)
         require_supported(resolved)
         if tf32:
             with_tf32(resolved)
+        if arithmetic == "float16":
+            with_float16(resolved)
         if (note := require_linker(resolved)) is not None:
             typer.echo(f"{model.name}: {note}", err=True)
 
@@ -210,6 +219,7 @@ def build(
                 max_error=max_error,
                 calibration=calibration,
                 tf32=tf32,
+                arithmetic=arithmetic,
                 custom_operators=added,
             )
             artifact.export_library(str(output), progress=progress)

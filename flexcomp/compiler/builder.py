@@ -21,12 +21,14 @@ from flexcomp.device import (
     guessed_profile,
     require_supported,
     resolve_target,
+    with_float16,
     with_tf32,
 )
 from flexcomp.errors import InputError
 from flexcomp.frontend import CustomOperator, Imported, load_model, title_of
 from flexcomp.network import Lowered, Network, Planning, fixed_order, in_bands, in_one_file, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Alike, Measured, chosen_kernels
+from flexcomp.passes.integers import counts_in_floats
 from flexcomp.profiling import Database, Measurements
 from flexcomp.program import Array, Layer
 from flexcomp.program import Weights as StoredWeights
@@ -46,7 +48,7 @@ from .calibration import Given
 from .code import Code
 from .gc_threshold import high_gc_threshold
 from .kernel_compiler import KernelCompiler
-from .known import DEFAULT_STORE, KERNELS
+from .known import DEFAULT_ARITHMETIC, DEFAULT_STORE, KERNELS
 from .options import Options, Request, Weights, options_of
 from .prepared import Prepared, Progress, artifact_of_shapes
 from .probing import probed
@@ -82,6 +84,7 @@ def build(
     store: str = DEFAULT_STORE,
     state: Mapping[str, str] | None = None,
     tf32: bool = False,
+    arithmetic: str = DEFAULT_ARITHMETIC,
     custom_operators: Sequence[CustomOperator] | None = None,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
@@ -121,6 +124,9 @@ def build(
     `custom_operators`: operators of an ONNX model that flexcomp lacks, or is to compute in another way.
     `tf32`: a GPU from sm_80 on multiplies by its tensor cores in convolutions, dense layers and matrix products. Operands are
     rounded to ten bits of mantissa, and sums are float32.
+    `arithmetic`: "float32", or "float16" on AArch64 with half precision: layers multiply numbers of 16 bits, and activations
+    between them take half the memory. Inputs and outputs keep their types. Weights are float16, too; layers that `weights` keeps
+    as another type, or whose weights do not fit, compute in float32.
     `progress(phase, done, total)` is called during the build; True or False show progress or not, by default in terminals and
     notebooks only. `cache`: machine code of kernels is shared with other builds, in the folder that FLEXCOMP_CACHE names or
     the user's folder for caches.
@@ -132,7 +138,7 @@ def build(
     options = options_of(
         input_shapes=input_shapes, shapes=shapes, params=params, threads=threads, kernels=kernels, profile=profile, tuning=tuning,
         cache=cache, weights=weights, max_error=max_error, calibration=calibration, probe=probe, store=store, state=state,
-        tf32=tf32, custom_operators=custom_operators,
+        tf32=tf32, arithmetic=arithmetic, custom_operators=custom_operators,
     )  # fmt: skip
     compiling = KernelCompiler(KernelCache() if cache else None)
     with high_gc_threshold(), shown(progress, title_of(model)) as report, compiling as compiler:
@@ -173,6 +179,8 @@ def prepare_shapes(
     require_supported(resolved)
     if options.gpu.tf32:
         resolved = with_tf32(resolved)
+    if options.arithmetic == "float16":
+        resolved = with_float16(resolved)
     compiling = compiler or KernelCompiler(KernelCache() if cache else None)
     compiling.require(resolved)
     profile = machine.profile or guessed_profile(resolved)
@@ -260,7 +268,8 @@ def types_of(
     offered = [kind for kind in WEIGHT_DTYPES if kind != "float16" or target.converts_float16]
     blocks = target.gpu is None
     if options.types != "auto":
-        return WeightTypes(options.types, on_weights, offered=offered, offers_blocks=blocks), None
+        usual = "float16" if target.computes_half else None
+        return WeightTypes(options.types, on_weights, offered=offered, offers_blocks=blocks, usual=usual), None
     chosen = _choose_types(imported, options, offered, blocks, report, cache)
     return TypesInOrder(chosen.types, on_weights), chosen
 
@@ -303,7 +312,9 @@ def _fused(
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
     simple = pipeline.run(simple, pipeline.transformers(target.machine, on_weights, types.of, measured), "transformers")
-    fused = pipeline.run(simple, pipeline.fuse(types.of), "fuse")
+    if target.computes_half and counts_in_floats(simple["main"]):
+        raise InputError("arithmetic='float16' is not for quantised networks, whose sums need more bits: leave arithmetic out")
+    fused = pipeline.run(simple, pipeline.fuse(target.machine, types.of), "fuse")
     types.require_granted()
     return fused
 

@@ -12,6 +12,10 @@ KERNELS = {
 WEIGHTS = ("float32", "float16", "bfloat16", "int8")
 DEFAULT_MAX_ERROR = 5e-3  # of the largest output, for weights="auto"
 
+# Element types that kernels multiply: float16 on AArch64 with half precision.
+ARITHMETICS = ("float32", "float16")
+DEFAULT_ARITHMETIC = "float32"
+
 # In how many forms a layer's weights may lie in the file.
 STORES = ("auto", "once", "prepared")
 DEFAULT_STORE = "auto"

@@ -16,7 +16,7 @@ from flexcomp.runtime import Budget
 
 from .auto_weights import checked_max_error
 from .calibration import Given, read_inputs
-from .known import DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
+from .known import ARITHMETICS, DEFAULT_ARITHMETIC, DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
 from .shapes import DeclaredShape, declared_shapes
 from .state import checked_state
 
@@ -105,6 +105,7 @@ class Options:
     machine: Machine = field(default_factory=Machine)
     gpu: Gpu = field(default_factory=Gpu)
     kernels: str = "auto"
+    arithmetic: str = DEFAULT_ARITHMETIC
     cache: bool = True
 
     def __post_init__(self) -> None:
@@ -114,6 +115,20 @@ class Options:
                 'weights="auto" measures errors in one shape: build that shape alone with weights="auto", and give the types '
                 "that `flexcomp inspect` lists as a dict"
             )
+        checked_name(self.arithmetic, ARITHMETICS, "arithmetic")
+        if self.arithmetic == "float16":
+            self._require_half_weights()
+
+    def _require_half_weights(self) -> None:
+        """InputError for options that go with float32 only."""
+        types = self.weights.types
+        if isinstance(types, str) and types != "float16":
+            raise InputError(
+                f"arithmetic='float16' multiplies weights of float16, not {types!r}: leave weights out, or give types by "
+                "patterns, such as weights={'*': 'float16', '/head/*': 'float32'}, of which float32 ones are computed in float32"
+            )
+        if self.machine.tuning is not None:
+            raise InputError("arithmetic='float16' has no tuning databases, which are of kernels in float32: leave tuning out")
 
 
 def options_of(**keywords: Any) -> Options:

@@ -24,6 +24,7 @@ from flexcomp.passes import (
     LowerOperators,
     LowerRecurrence,
     MultiplyIntegers,
+    NarrowActivations,
     NarrowWeights,
     PlaceParts,
     PretransformWeights,
@@ -83,10 +84,10 @@ def transformers(
     ]
 
 
-def fuse(weight_type: WeightType = lambda names, weight: "float32") -> list[Pass]:
-    """Anchors and their epilogues are functions, whose weights have an element type; equal weights are one variable, and
-    layers that have the same ones take the same vectors."""
-    return [FuseLayers(weight_type), PlaceParts(), ShareWeights(), SharePanels()]
+def fuse(unit: Machine, weight_type: WeightType = lambda names, weight: "float32") -> list[Pass]:
+    """Anchors and their epilogues are functions, whose weights and activations have element types; equal weights are one
+    variable, and layers that have the same ones take the same vectors."""
+    return [FuseLayers(weight_type), NarrowActivations(unit), PlaceParts(), ShareWeights(), SharePanels()]
 
 
 def choose(
@@ -103,7 +104,7 @@ def pack(unit: Machine) -> list[Pass]:
 
 def layers(unit: Machine, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
     """All of these."""
-    return [*fuse(), *choose(unit, kernels, measured), *pack(unit)]
+    return [*fuse(unit), *choose(unit, kernels, measured), *pack(unit)]
 
 
 def separate_weights() -> list[Pass]:

@@ -30,7 +30,9 @@ class WeightTypes:
 
     `evaluate` gives the results of a function of the network's weights; `offered` are the types that the target widens; with
     `offers_blocks` it has kernels for weights in blocks of inputs. With `values_only` weights are float32, with the values in
-    their types, and weights that do not fit their type do not change. Raises InputError for anything but a type.
+    their types, and weights that do not fit their type do not change. Layers that no pattern is
+    for have the type `usual`, float32 where their weights do not fit; without `usual`, the one that loses nothing. Raises
+    InputError for anything but a type.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class WeightTypes:
         offered: Collection[str] = tuple(WEIGHT_DTYPES),
         offers_blocks: bool = True,
         values_only: bool = False,
+        usual: str | None = None,
     ) -> None:
         if wish is None:
             wish = {}
@@ -61,7 +64,7 @@ class WeightTypes:
         self._offered, self._offers_blocks = offered, offers_blocks
         self._known: dict[tuple, object] = {}
         self._misfit: InputError | None = None
-        self._values_only = values_only
+        self._values_only, self._usual = values_only, usual
         self.nodes: list[str | None] = []  # of the layers that were asked about, in that order
         self.fits: list[bool] = []  # whether the weights of each are in the range of their type
         self._asked: list[KeptWeight] = []
@@ -77,9 +80,15 @@ class WeightTypes:
             if pattern == _EVERY or any(fnmatchcase(node, pattern) for node in nodes):
                 self._unmatched.discard(pattern)
                 found = kind
-        kept = self._naturally(weight) if found is None else self._fitting(names, weight, found)
+        kept = self._otherwise(weight) if found is None else self._fitting(names, weight, found)
         self.fits.append(found is None or kept == found)
         return VALUES_OF + kept if self._values_only and kept != "float32" else kept
+
+    def _otherwise(self, weight: KeptWeight) -> str:
+        """The type for a layer that no pattern is for; weights in blocks of inputs stay in these."""
+        if self._usual is None:
+            return self._naturally(weight)
+        return self._in_blocks(weight) or ("float32" if self._error(weight, self._usual) else self._usual)
 
     def natural(self) -> list[str]:
         """For each layer that was asked about: the type of fewest bits in which its weights lose nothing."""

@@ -76,6 +76,7 @@ class CompileTarget:
     num_cores: int  # cores of the device; 1 where the target does not say
     preset: Preset | None = None  # of a device given by name
     gpu: Architecture | None = None  # computes, if given; all else describes its host's CPU
+    computes_half: bool = False  # kernels may compute in float16
 
     @property
     def known_cores(self) -> int | None:
@@ -106,7 +107,10 @@ class CompileTarget:
             return VectorUnit(self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots)
         core = CORES.get(self.tvm_target.attrs.get("mcpu"))
         fmas = core.independent_fmas if core else _INDEPENDENT_FMAS
-        return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, independent_fmas=fmas, dots=self._dots)
+        return VectorUnit(
+            self.vector_width, self.vector_registers, by_lane=True, independent_fmas=fmas, dots=self._dots,
+            computes_half=self.computes_half,
+        )  # fmt: skip
 
     @property
     def _dots(self) -> str:
@@ -161,6 +165,19 @@ def with_tf32(target: CompileTarget) -> CompileTarget:
     if not target.gpu.tensor_lanes:
         raise InputError(f"tf32 is what GPUs from sm_80 on compute with, and this one is {target.gpu.name} ({target})")
     return replace(target, gpu=replace(target.gpu, tf32=True))
+
+
+def with_float16(target: CompileTarget) -> CompileTarget:
+    """A target whose kernels may compute in float16. Raises InputError where none can."""
+    if target.gpu or target.arch != "aarch64":
+        who = "a GPU computes" if target.gpu else f"{target.arch} computes"
+        raise InputError(f"arithmetic='float16' is for AArch64, and {who} ({target}): leave arithmetic at 'float32'")
+    if "asimdhp" not in target.features:
+        raise InputError(
+            f"arithmetic='float16' needs half precision (+fullfp16), which the target lacks ({target}): leave arithmetic at "
+            "'float32', or name a core that has it, such as -mcpu=cortex-a55 or cortex-a76, or -mattr=+fullfp16"
+        )
+    return replace(target, computes_half=True)
 
 
 def checked_threads(threads: int | None) -> int | None:

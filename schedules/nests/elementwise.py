@@ -40,7 +40,7 @@ def _emit_box(nest: Nest, machine: Machine, operations: int) -> tirx.Stmt:
     if turned is not None:
         return emit_transposed(nest, *turned, machine, operations)
     *outer, last = nest.axes
-    if not is_vectorisable(nest, last):
+    if not is_vectorisable(nest, last, machine):
         variables, stored = store(nest.buffer, nest.index, nest.value)
         return nested(nest.axes, sequence([*variables, stored]), machine, operations)
     row = cover(last.extent, machine.lanes)

@@ -22,6 +22,7 @@ class Machine:
     lanes: int  # floats in a vector
     registers: int  # vector registers
     cores: int
+    has_half: bool = False  # conversions between float16 and float32 are instructions
 
 
 @dataclass(frozen=True)
@@ -123,15 +124,16 @@ def conditions(expr: ir.Expr) -> list[ir.Expr]:
     return found
 
 
-def has_wide_types(nest: Nest) -> bool:
-    """Whether only 32-bit and 64-bit numbers are read and written: others are left to LLVM's own vectoriser."""
+def has_wide_types(nest: Nest, machine: Machine) -> bool:
+    """Whether only numbers are read and written that vectors hold as they are: others are left to LLVM's own vectoriser."""
     types = {nest.buffer.dtype} | {load.ty.dtype for expr in nest.expressions for load in loads(expr)}
-    return all(dtype in ("float32", "int32", "float64", "int64", "uint32") for dtype in types)
+    known = ("float32", "int32", "float64", "int64", "uint32", *(["float16"] if machine.has_half else []))
+    return all(dtype in known for dtype in types)
 
 
-def is_vectorisable(nest: Nest, axis: Axis) -> bool:
+def is_vectorisable(nest: Nest, axis: Axis, machine: Machine) -> bool:
     """Whether all accesses along `axis` are contiguous or fixed, and no condition depends on this axis."""
-    if not has_wide_types(nest) or (coefficients(nest.index, [axis]) or [0])[0] != 1:
+    if not has_wide_types(nest, machine) or (coefficients(nest.index, [axis]) or [0])[0] != 1:
         return False
     for _, factors in load_coefficients(nest, [axis]):
         if factors is None or factors[0] not in (0, 1):

@@ -37,7 +37,7 @@ def emit_reduction(nest: Nest, machine: Machine) -> tirx.Stmt:
         nest = contiguous_last(nest)
     along = _lane_axis(nest, machine)
     last = nest.axes[-1] if nest.axes else None
-    if last is not None and is_vectorisable(nest, last) and (along is None or last.extent >= machine.lanes):
+    if last is not None and is_vectorisable(nest, last, machine) and (along is None or last.extent >= machine.lanes):
         lanes = cover(last.extent, machine.lanes).lanes
         tile = _choose_tile(nest, last, lanes, machine)
         return emit_tiles(nest, tile, None, machine, operations)
@@ -65,7 +65,7 @@ def _is_short(term: ir.Expr) -> bool:
 def _lane_axis(nest: Nest, machine: Machine) -> Axis | None:
     """The reduce axis along which lanes can accumulate: the largest that all loads walk contiguously."""
     reduction = nest.reduction
-    if reduction.kind is None or not has_wide_types(nest):
+    if reduction.kind is None or not has_wide_types(nest, machine):
         return None
     fitting = []
     for axis in reduction.axes:

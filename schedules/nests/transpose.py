@@ -16,7 +16,7 @@ def transposed_loads(nest: Nest, machine: Machine) -> tuple[Axis, list[ir.Tensor
     """The axis along which loads are contiguous that the store strides along, and these loads; None without."""
     last = nest.axes[-1]
     lanes = machine.lanes
-    if last.extent < lanes or not has_wide_types(nest) or (coefficients(nest.index, [last]) or [0])[0] != 1:
+    if last.extent < lanes or not has_wide_types(nest, machine) or (coefficients(nest.index, [last]) or [0])[0] != 1:
         return None
     across: Axis | None = None
     turned: list[ir.TensorLoad] = []

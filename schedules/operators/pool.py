@@ -24,7 +24,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ..tiles import vector_math
-from ..tiles.emit import flat, loop, maybe_serial, spread, vector, zero
+from ..tiles.emit import converted, flat, loop, maybe_serial, spread, vector, zero
 from ..tiles.rows import cover
 
 KINDS = ("max", "avg")
@@ -39,7 +39,7 @@ _FEW_ROWS = 16
 
 @dataclass(frozen=True)
 class PoolSpec:
-    """A 2-D pooling of a float32 tensor [n, h, w, c] to [n, out_h, out_w, c]."""
+    """A 2-D pooling of a tensor [n, h, w, c] to [n, out_h, out_w, c], computed in float32."""
 
     n: int
     h: int
@@ -54,22 +54,24 @@ class PoolSpec:
     count_include_pad: bool  # averages divide by the taps inside the padded image, not inside the image
     out_h: int
     out_w: int
+    dtype: str = "float32"  # of both tensors; or float16
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind {self.kind!r} is none of {', '.join(KINDS)}")
 
     @classmethod
-    def global_average(cls, n: int, h: int, w: int, c: int) -> PoolSpec:
+    def global_average(cls, n: int, h: int, w: int, c: int, dtype: str = "float32") -> PoolSpec:
         """The mean over all pixels: [n, h, w, c] to [n, 1, 1, c]."""
-        return cls(n, h, w, c, h, w, (1, 1), (0, 0, 0, 0), (1, 1), "avg", True, 1, 1)
+        return cls(n, h, w, c, h, w, (1, 1), (0, 0, 0, 0), (1, 1), "avg", True, 1, 1, dtype)
 
     @property
     def flops(self) -> int:
         return self.n * self.out_h * self.out_w * self.c * self.kh * self.kw
 
     def __str__(self) -> str:
-        return f"{self.kind}_pool {self.kh}×{self.kw} {self.c} @ {self.out_h}×{self.out_w}"
+        kept = f", {self.dtype}" if self.dtype != "float32" else ""
+        return f"{self.kind}_pool {self.kh}×{self.kw} {self.c} @ {self.out_h}×{self.out_w}{kept}"
 
 
 @dataclass(frozen=True)
@@ -126,10 +128,10 @@ def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
-        source = T.arg("source", T.buffer((spec.n, spec.h, spec.w, spec.c), "float32"))
-        target = T.arg("target", T.buffer((spec.n, spec.out_h, spec.out_w, spec.c), "float32"))
-        source = flat(source, spec.n * spec.h * spec.w * spec.c)
-        target = flat(target, spec.n * spec.out_h * spec.out_w * spec.c)
+        source = T.arg("source", T.buffer((spec.n, spec.h, spec.w, spec.c), spec.dtype))
+        target = T.arg("target", T.buffer((spec.n, spec.out_h, spec.out_w, spec.c), spec.dtype))
+        source = flat(source, spec.n * spec.h * spec.w * spec.c, spec.dtype)
+        target = flat(target, spec.n * spec.out_h * spec.out_w * spec.c, spec.dtype)
 
         def window(image, y, x, first_channel, vectors: list[int]) -> None:
             """One output pixel, the vectors that start at `first_channel` + each of `vectors`."""
@@ -145,7 +147,7 @@ def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
             def tap(row, dx) -> None:
                 pixel = (row + columns.at(x, dx)) * spec.c + first_channel
                 for slot, offset in zip(slots, vectors, strict=True):
-                    value = source[vector(pixel + offset, lanes)]
+                    value = converted(source[vector(pixel + offset, lanes)], lanes, spec.dtype, "float32")
                     if squares is None:
                         T.buffer_store(accumulators, accumulators[slot] + value, [slot])
                         continue
@@ -178,7 +180,7 @@ def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
                     value = value / spread(count, lanes)
                 if squares is not None:
                     value = vector_math.unless_nan(squares[slot], value)
-                T.buffer_store(target, value, [vector(pixel + offset, lanes)])
+                T.buffer_store(target, converted(value, lanes, "float32", spec.dtype), [vector(pixel + offset, lanes)])
 
         first, last = columns.interior()
         with loop(spec.n * spec.out_h * shared_groups, spec.flops) as task:

@@ -28,8 +28,13 @@ def spread(value: tirx.Expr, lanes: int) -> tirx.Expr:
     return value if lanes == 1 else T.broadcast(value, lanes)
 
 
-def zero(lanes: int) -> tirx.Expr:
-    return spread(tirx.const(0.0, "float32"), lanes)
+def zero(lanes: int, dtype: str = "float32") -> tirx.Expr:
+    return spread(tirx.const(0.0, dtype), lanes)
+
+
+def converted(value: tirx.Expr, lanes: int, source: str, target: str) -> tirx.Expr:
+    """A vector of an element type in another."""
+    return value if source == target else tirx.Cast(target if lanes == 1 else f"{target}x{lanes}", value)
 
 
 def loop(extent, flops: int) -> AbstractContextManager:
@@ -130,10 +135,10 @@ class Accumulators:
         T.buffer_store(self._rows[row], value, [vector(start, lanes)])
 
     def add(self, rows: int, other: Accumulators) -> None:
-        """Add the first `rows` rows of another tile of the same shape."""
+        """Add the first `rows` rows of another tile of the same shape, whose sums may be of a narrower type."""
         for row in range(rows):
             for start, lanes in self.pieces:
-                self.add_to(row, start, lanes, other.get(row, start, lanes))
+                self.add_to(row, start, lanes, converted(other.get(row, start, lanes), lanes, other.dtype, self.dtype))
 
     def update(self, start: int, lanes: int, new: Callable[[tirx.Expr], tirx.Expr]) -> None:
         """Replace a vector of the first row by `new(vector)`."""
@@ -142,3 +147,9 @@ class Accumulators:
 
     def get(self, row: int, start: int, lanes: int) -> tirx.Expr:
         return self._rows[row][vector(start, lanes)]
+
+
+class HalfAccumulators(Accumulators):
+    """A register tile of float16."""
+
+    dtype = "float16"

@@ -27,9 +27,9 @@ IDENTITY: Epilogue = ("acc",)
 
 
 def _like(x: tirx.Expr, value: float) -> tirx.Expr:
-    lanes = tvm.DataType(str(x.ty.dtype)).lanes if hasattr(x, "ty") else tvm.DataType(x.dtype).lanes
-    constant = tirx.const(value, "float32")
-    return tirx.Broadcast(constant, lanes) if lanes > 1 else constant
+    dtype = tvm.DataType(str(x.ty.dtype)) if hasattr(x, "ty") else tvm.DataType(x.dtype)
+    constant = tirx.const(value, dtype.with_lanes(1))
+    return tirx.Broadcast(constant, dtype.lanes) if dtype.lanes > 1 else constant
 
 
 # Of max(a, b) and min(a, b), which are one instruction on most processors, b is the result if either is NaN. So the value
@@ -89,6 +89,19 @@ def evaluate(epilogue: Epilogue, acc: tirx.Expr, tensor: Callable, channel: Call
     if head == "const":
         return _like(acc, args[0])
     return OPERATORS[head](*(evaluate(arg, acc, tensor, channel) for arg in args))
+
+
+# Operators that float16 computes as well as it holds the result.
+_IN_HALF = frozenset({"add", "subtract", "maximum", "minimum", "negative", "abs", "relu", "relu6", "clip"})
+_MOST_HALF = 65504.0
+
+
+def is_for_half(epilogue: Epilogue) -> bool:
+    """Whether an epilogue loses nothing to speak of in float16."""
+    head, *args = epilogue
+    if head == "const":
+        return abs(args[0]) <= _MOST_HALF
+    return head not in OPERATORS or (head in _IN_HALF and all(map(is_for_half, args)))
 
 
 def operands(epilogue: Epilogue, kind: str) -> int:

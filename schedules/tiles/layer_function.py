@@ -38,10 +38,10 @@ def layer_function(
     *,
     in_place: bool = False,
 ) -> tirx.PrimFunc:
-    """A PrimFunc (x, epilogue tensors…, panel, first, count, y, scratch…), float32 but for the panel, whose body `emit` emits.
+    """A PrimFunc (x, epilogue tensors…, panel, first, count, y, scratch…), whose body `emit` emits.
 
-    x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
-    out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; `scratch` are shapes.
+    x is spec.dtype[batch, height, width, in_channels], y and the tensors spec.dtype[batch, out_height, out_width,
+    out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; `scratch` are shapes of float32.
     If the result has a place in a tensor, y is that tensor, and elements outside of the place are left alone.
     With `in_place` y may be one of the tensors: nothing tells LLVM that buffers are distinct.
     """
@@ -52,18 +52,18 @@ def layer_function(
             T.func_name("main")
             if not in_place:
                 T.func_attr({"tirx.noalias": True})
-            x = T.arg("x", T.buffer(in_shape, "float32"))
-            tensors = [T.arg(f"t{i}", T.buffer(spec.out_shape, "float32")) for i in range(spec.tensors)]
+            x = T.arg("x", T.buffer(in_shape, spec.dtype))
+            tensors = [T.arg(f"t{i}", T.buffer(spec.out_shape, spec.dtype)) for i in range(spec.tensors)]
             weights = T.arg("panel", T.buffer(panel.shape, panel.dtype))
             first = T.arg("first", T.int64())
             count = T.arg("count", T.int64())
-            y = T.arg("y", T.buffer(spec.y_shape, "float32"))
+            y = T.arg("y", T.buffer(spec.y_shape, spec.dtype))
             room = [T.arg(f"s{i}", T.buffer(shape, "float32")) for i, shape in enumerate(scratch)]
             operands = Operands(
-                x=flat(x, math.prod(in_shape)),
-                panel=reader(panel, flat(weights, math.prod(panel.shape), panel.dtype)),
-                y=flat(y, math.prod(spec.y_shape)),
-                tensors=[flat(t, math.prod(spec.out_shape)) for t in tensors],
+                x=flat(x, math.prod(in_shape), spec.dtype),
+                panel=reader(panel, flat(weights, math.prod(panel.shape), panel.dtype), spec.dtype),
+                y=flat(y, math.prod(spec.y_shape), spec.dtype),
+                tensors=[flat(t, math.prod(spec.out_shape), spec.dtype) for t in tensors],
                 scratch=[flat(s, math.prod(shape)) for s, shape in zip(room, scratch, strict=True)],
                 first=T.Cast("int32", first),
                 count=T.Cast("int32", count),
@@ -72,7 +72,7 @@ def layer_function(
     return builder.get()
 
 
-def reader(panel: Panel, buffer: tirx.Buffer) -> PanelReader:
-    """The reader of a panel's blocks."""
+def reader(panel: Panel, buffer: tirx.Buffer, dtype: str = "float32") -> PanelReader:
+    """The reader of a panel's blocks, for products of a type."""
     form = panel.in_blocks
-    return BlocksReader(panel, form, buffer) if form else PanelReader(panel, buffer)
+    return BlocksReader(panel, form, buffer) if form else PanelReader(panel, buffer, dtype)

@@ -1,4 +1,4 @@
-"""Kernels' reads of a panel, as vectors of float32: narrow weights are widened in registers.
+"""Kernels' reads of a panel: narrow weights are widened in registers, where factors are not of the same type.
 
 float16 and bfloat16 become the float32 of the same value; int8 the integer, and the sum of products is multiplied by the
 channel's scale before the bias is added.
@@ -20,10 +20,10 @@ _AHEAD_NBYTES = 8 * 1024
 
 
 class PanelReader:
-    """Loads from blocks of a panel; `at` is the element at which a block begins."""
+    """Loads from blocks of a panel, of weights as `dtype`, else as float32; `at` is the element at which a block begins."""
 
-    def __init__(self, panel: Panel, buffer: tirx.Buffer) -> None:
-        self.panel, self.buffer = panel, buffer
+    def __init__(self, panel: Panel, buffer: tirx.Buffer, dtype: str = "float32") -> None:
+        self.panel, self.buffer, self.dtype = panel, buffer, dtype
 
     def block_at(self, offset):
         """Where the block begins that is `offset` blocks after the first."""
@@ -75,7 +75,7 @@ class PanelReader:
     def weights(self, index, lanes: int) -> tirx.Expr:
         """The weights from element `index` on."""
         value = self.buffer[vector(index, lanes)]
-        return widened(value, self.panel.dtype, lanes) if self.panel.narrow else value
+        return value if self.panel.dtype == self.dtype else widened(value, self.panel.dtype, lanes)
 
     def fetch_ahead(self, index) -> None:
         """Ask for weights that a loop over taps reads later, which is at the taps that begin at element `index`."""

@@ -9,10 +9,13 @@ from .epilogue_names import describe
 from .first_taps import FirstTaps
 from .place import Place
 
+# Element types of activations that kernels multiply, and their bytes.
+ARITHMETIC = {"float32": 4, "float16": 2}
+
 
 @dataclass(frozen=True)
 class ConvSpec:
-    """A 2-D convolution, float32, NHWC in and out, with bias and epilogue.
+    """A 2-D convolution, NHWC in and out, with bias and epilogue.
 
     A fully connected layer of M rows is the 1×1 convolution of a 1×M image.
     """
@@ -33,6 +36,17 @@ class ConvSpec:
     integers: bool = field(default=False, repr=False)  # the input holds integers in a range of 8 bits that includes 0
     vectors: int = field(default=0, repr=False)  # of the panel, if it has those of other layers, too
     first_taps: FirstTaps | None = field(default=None, repr=False)  # where some channels lack the first row or column
+    dtype: str = field(default="float32", repr=False)  # of activations, and of factors: one of ARITHMETIC
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an activation."""
+        return ARITHMETIC[self.dtype]
+
+    @property
+    def widens(self) -> bool:
+        """Whether weights have another type than the factors that are made of them."""
+        return self.weights not in ("float32", self.dtype)
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -117,13 +131,14 @@ class ConvSpec:
             f"{kernel} {self.in_channels}→{self.out_channels} @ {self.out_height}×{self.out_width}{extra}"
             + (f" +{epilogue}" if epilogue else "")
             + (f" into {self.place}" if self.place else "")
-            + (f", {self.weights}" if self.weights != "float32" else "")
+            + (f", {self.weights}" if self.widens else "")
+            + (f", computed in {self.dtype}" if self.dtype != "float32" else "")
         )
 
 
 @dataclass(frozen=True)
 class MatmulSpec:
-    """A batched product of two activations, float32: [batch, m, k] × [batch, k, n] → [batch, m, n].
+    """A batched product of two activations: [batch, m, k] × [batch, k, n] → [batch, m, n].
 
     An operand with a batch of one is shared by the whole batch.
     """
@@ -135,6 +150,7 @@ class MatmulSpec:
     left_shared: bool = False
     right_shared: bool = False
     epilogue: Epilogue = IDENTITY
+    dtype: str = field(default="float32", repr=False)  # as of ConvSpec
 
     @property
     def flops(self) -> int:
@@ -156,6 +172,7 @@ def identity(spec: Spec) -> str:
     """Tells layers apart whose kernels take different times; layers that lie elsewhere are the same."""
     if not isinstance(spec, ConvSpec):
         return repr(spec)
-    kept = f" {spec.weights}" if spec.weights != "float32" else ""
+    kept = f" {spec.weights}" if spec.widens else ""
+    computed = f" in {spec.dtype}" if spec.dtype != "float32" else ""
     integers = " times integers" if kept and spec.integers else ""
-    return f"{spec!r}{kept}{integers}" + (f" {spec.first_taps}" if spec.first_taps else "")
+    return f"{spec!r}{kept}{integers}{computed}" + (f" {spec.first_taps}" if spec.first_taps else "")

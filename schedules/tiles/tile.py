@@ -5,7 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from .spec import ARITHMETIC
+
+# AArch64 multiplies by a lane of float16 only from the first 16 registers, which LLVM also gives to accumulators. With so few
+# rows and so many registers to spare, tiles of two vectors and more hold all in registers (benchmarks/lab/arm/mca.py).
+_SPARE_FOR_HALF = 4
+_MOST_ROWS_IN_HALF = 9
 
 
 @dataclass(frozen=True)
@@ -19,6 +26,15 @@ class VectorUnit:
     threads: int = 1
     spare_loads: bool = False  # every multiply-add can load its broadcast factor itself and delays no other load
     dots: str = ""  # the instruction that adds products of integers to each lane: one of DOTS in schedules/tiles/dot.py
+    computes_half: bool = False  # kernels may compute in float16
+    most_rows: int = 64  # of a tile
+
+    def of(self, dtype: str) -> VectorUnit:
+        """The unit for kernels that compute in an element type: a register has more of the narrower ones."""
+        if dtype == "float32":
+            return self
+        width = self.width * 4 // ARITHMETIC[dtype]
+        return replace(self, width=width, registers=self.registers - _SPARE_FOR_HALF, most_rows=_MOST_ROWS_IN_HALF)
 
 
 @dataclass(frozen=True)
@@ -86,6 +102,7 @@ _ALIAS_ROWS = 7
 _ALIAS_ROWS_BY_LANE = 4
 # Vectors of a row that is alone: more would be no tile, but with fewer their sums wait for each other.
 _MOST_VECTORS_OF_ONE_ROW = 8
+_CHANNELS_BY_LANE = 8
 
 
 def most_rows(vectors: int, unit: VectorUnit, row_nbytes: int) -> int:
@@ -141,8 +158,8 @@ def fitting(width: int, channels: int, unit: VectorUnit, most_vectors: int = MOS
 
 
 def _blocks(channels: int, unit: VectorUnit, most_vectors: int) -> Sequence[int]:
-    """Block sizes to consider; by lane whole pairs of vectors, so that slices are multiples of eight channels."""
-    step = 2 * unit.width if unit.by_lane else max(unit.width // 2, 1)
+    """Block sizes to consider; by lane whole vectors, so many that slices are multiples of eight channels."""
+    step = max(unit.width, _CHANNELS_BY_LANE) if unit.by_lane else max(unit.width // 2, 1)
     if unit.by_lane and channels < step:
         step = unit.width
     return range(step, most_vectors * unit.width + 1, step) if channels >= step else [channels]
@@ -160,7 +177,7 @@ def _most_rows(vectors: int, unit: VectorUnit) -> int:
     registers took 1.7 times as long as 8 × 48.
     """
     if unit.by_lane:
-        return (unit.registers - 1) // (vectors + 1)
+        return min(unit.most_rows, (unit.registers - 1) // (vectors + 1))
     return (unit.registers - 2 * vectors) // vectors
 
 

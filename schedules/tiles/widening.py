@@ -19,9 +19,9 @@ _STACK_NBYTES = 1024  # from which on TVM asks the runtime for memory, one buffe
 def widens(spec: ConvSpec, by_lane: bool, pixels: int) -> bool:
     """Whether there are weights to widen, and pixels enough to widen them for."""
     gains = by_lane or blocks_of(spec.weights) is not None
-    return gains and spec.weights != "float32" and not spec.depthwise and pixels >= _FEWEST_PIXELS
+    return gains and spec.widens and not spec.depthwise and pixels >= _FEWEST_PIXELS
 
 
 def widens_on_stack(spec: ConvSpec, vector_width: int) -> bool:
     """Whether a channel has few weights, and vectors are short."""
-    return spec.weights != "float32" and vector_width <= _SHORT_VECTORS and 4 * vector_width * spec.taps < _STACK_NBYTES
+    return spec.widens and vector_width <= _SHORT_VECTORS and 4 * vector_width * spec.taps < _STACK_NBYTES

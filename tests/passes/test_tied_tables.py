@@ -50,7 +50,7 @@ def network(numbers: int = 3, head="transposed", table: str = "w") -> tvm.IRModu
 
 def packed(mod: tvm.IRModule, kinds=("float32", "float32")) -> tvm.IRModule:
     """With an element type for the table and one for the head."""
-    passes = [SliceEmbeddings(UNIT, lambda *_: kinds[0]), *pipeline.fuse(lambda *_: kinds[1])]
+    passes = [SliceEmbeddings(UNIT, lambda *_: kinds[0]), *pipeline.fuse(UNIT, lambda *_: kinds[1])]
     return pipeline.run(mod, [*passes, *pipeline.choose(UNIT), *pipeline.pack(UNIT)], "test")
 
 

@@ -1,14 +1,14 @@
 """Kernels for ARM cores, judged without one: the built inner loops, through llvm-mca.
 
-    python -m benchmarks.lab.arm.mca [--preset NAME …] [--weights TYPE]
+    python -m benchmarks.lab.arm.mca [--preset NAME …] [--weights TYPE | --arithmetic float16]
 
 Every kernel family is compiled for presets whose cores LLVM has a model of. Of a kernel's innermost loops the one
 that the full register tile runs in is taken: the one with the most multiply-adds that writes no memory. Its
 multiply-adds are counted against what the core can start; llvm-mca says how many cycles an iteration takes, every
 load being a hit of the first-level cache. The exit status is 1 if a kernel falls short of `SHARE`, or if a product's
 loop touches the stack. With narrow weights an iteration also takes its part of the loop that widens them, and the exit
-status is 1 if a tile of seven rows and more falls below NARROW_SHARE of its float32 rate. Nothing here says
-how long a layer takes on a device.
+status is 1 if a tile of seven rows and more falls below NARROW_SHARE of its float32 rate. With float16 it is 1 if a product
+falls below HALF_RATE of the products that the layer's float32 kernel does. Nothing here says how long a layer takes on a device.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import tvm
 
 from benchmarks.lab.arm.assembly import Loop, cycles, find_llvm_mca, loops
 from benchmarks.results import Results, Table, json_option
+from flexcomp.compiler.known import ARITHMETICS
 from flexcomp.compiler.machine_code import compile_module
-from flexcomp.device.target import resolve_target
+from flexcomp.device.target import resolve_target, with_float16
 from flexcomp.schedules import widened
 from flexcomp.schedules.depthwise import ChannelEmitter
 from flexcomp.schedules.registry import Candidate, candidates
@@ -50,10 +51,14 @@ CORES = {
     "raspberry-pi-5": Core("A76", "neoverse-n1", 2, 0.95),
     "pixel-6-pro": Core("X1", "neoverse-v1", 4, 0.85),
 }
+A55 = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a55"
+WITH_HALF = {A55: Core("A55", "cortex-a55", 2, 0.5), **{name: CORES[name] for name in ("raspberry-pi-5", "pixel-6-pro")}}
+HALF_RATE = 1.8
 DEPTHWISE_SHARE = 0.80
 NARROW_SHARE = 0.90
 _MANY_ROWS = 7
 _FAMILIES_WITH_NARROW_WEIGHTS = ("direct", "depthwise", "im2col_gemm", "gemv")
+_FAMILIES_WITH_HALF = ("direct", "depthwise", "gemv")
 _RELU = ("relu", ("acc",))
 
 
@@ -116,9 +121,21 @@ class Result:
         return self.loop.fmas / (self.core.fmas * self.cycles)
 
     @property
+    def is_half(self) -> bool:
+        """Whether numbers have 16 bits."""
+        return self.loop.products == 8 * self.loop.fmas
+
+    @property
+    def rate(self) -> float:
+        """Products in a cycle."""
+        return self.loop.products / self.cycles
+
+    @property
     def wanted(self) -> float | None:
         """The share to reach; None for products of a vector, which wait for weights from memory."""
         family = self.candidate.family
+        if self.is_half:
+            return HALF_RATE / 2 * self.float32.share if family == "direct" else None
         if self.float32:
             many = self.candidate.tile.rows >= _MANY_ROWS and family in ("direct", "depthwise", "im2col_gemm")
             return NARROW_SHARE * self.float32.share if many else None
@@ -134,14 +151,15 @@ class Result:
         """The reasons for which the kernel falls short."""
         if self.wanted is not None and self.share < self.wanted:
             return f"{self.share:.1%} of the multiply-adds, less than {self.wanted:.0%}"
-        if self.loop.spills and self.candidate.family != "depthwise":
+        if self.loop.spills and self.candidate.family != "depthwise" and not self.is_half:
             return f"{self.loop.spills} accesses to the stack in the inner loop"
         return None
 
 
 def measure(layer: str, spec: ConvSpec | MatmulSpec, wanted: str, preset: str, mca: str) -> Result:
     """Compile the layer's kernel that is called `wanted`, the one with the least work if there are several."""
-    target, core = resolve_target(preset), CORES[preset]
+    half = getattr(spec, "dtype", "float32") == "float16"
+    target, core = (with_float16 if half else lambda target: target)(resolve_target(preset)), {**CORES, **WITH_HALF}[preset]
     offered = [c for c in candidates(spec, target.vector_unit) if str(c).startswith(wanted)]
     candidate = min(offered, key=lambda c: c.work)
     with target.tvm_target:
@@ -182,18 +200,24 @@ def cycles_of_widening(weights: str, preset: str, mca: str) -> float:
 
 
 def main_loop(module: tvm.runtime.Module) -> Loop:
-    """The loop of the full register tile."""
-    found = [loop for loop in loops(module.inspect_source("s")) if loop.fmas and not loop.stores]
+    """The loop of the full register tile; one around it, if LLVM unrolled that."""
+    every = [loop for loop in loops(module.inspect_source("s")) if loop.fmas]
+    found = [loop for loop in every if not loop.stores] or every
     if not found:
         raise RuntimeError("the kernel has no loop that multiplies and adds without writing memory")
     return max(found, key=lambda loop: loop.fmas)
 
 
-def measure_all(presets: list[str], weights: str, mca: str) -> Iterator[Result]:
-    """All layers that can have such weights, on all presets."""
+def measure_all(presets: list[str], weights: str, arithmetic: str, mca: str) -> Iterator[Result]:
+    """All layers that can have such weights, or be computed so, on all presets."""
     for layer, spec, wanted in LAYERS:
         for preset in presets:
-            if weights == "float32":
+            if arithmetic == "float16":
+                if wanted in _FAMILIES_WITH_HALF:
+                    wide = measure(layer, spec, wanted, preset, mca)
+                    half = replace(spec, dtype="float16", weights="float16")
+                    yield replace(measure(layer, half, wanted, preset, mca), float32=wide)
+            elif weights == "float32":
                 yield measure(layer, spec, wanted, preset, mca)
             elif wanted in _FAMILIES_WITH_NARROW_WEIGHTS:
                 wide = measure(layer, spec, wanted, preset, mca)
@@ -202,7 +226,7 @@ def measure_all(presets: list[str], weights: str, mca: str) -> Iterator[Result]:
 
 COLUMNS = {
     "core": "", "layer": "", "tile": "", "multiply-adds": "d", "instructions": "d", "on the stack": "d", "of the most": ".1%",
-    "bytes per cycle": ".0f", "of float32's": ".2f",
+    "bytes per cycle": ".0f", "products per cycle": ".1f", "of float32's": ".2f",
 }  # fmt: skip
 
 
@@ -212,14 +236,15 @@ def add_row(table: Table, result: Result) -> None:
     table.add(
         result.core.name, result.layer, str(result.candidate.tile), loop.fmas, len(loop.instructions), loop.spills, result.share,
         result.weight_bytes_per_cycle if result.candidate.family == "gemv" else None,
-        result.share / result.float32.share if result.float32 else None,
+        result.rate, result.rate / result.float32.rate if result.float32 else None,
     )  # fmt: skip
 
 
 def main() -> int:
     """The command line; 1 if something falls short, 2 without llvm-mca."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", action="append", choices=list(CORES), help="only these (default: all)")
+    parser.add_argument("--preset", action="append", choices=list({**CORES, **WITH_HALF}), help="only these (default: all)")
+    parser.add_argument("--arithmetic", choices=ARITHMETICS, default="float32", help="what is multiplied")
     parser.add_argument("--weights", choices=list(WEIGHT_DTYPES), default="float32", help="the type of the weights")
     json_option(parser, "mca")
     arguments = parser.parse_args()
@@ -228,7 +253,8 @@ def main() -> int:
         print("error: llvm-mca of LLVM 17 or later is missing; on Debian: apt-get install llvm-19", file=sys.stderr)
         return 2
     written, table, results = Results.begin("benchmarks.lab.arm.mca"), Table(COLUMNS), []
-    for result in measure_all(arguments.preset or list(CORES), arguments.weights, mca):
+    presets = arguments.preset or list(WITH_HALF if arguments.arithmetic == "float16" else CORES)
+    for result in measure_all(presets, arguments.weights, arguments.arithmetic, mca):
         results.append(result)
         add_row(table, result)
     written.write(arguments.json, [table])
