@@ -129,6 +129,13 @@ def test_a_difference_is_doubtful_where_onnx_leaves_it_open_and_nowhere_else():
     for off in (1, 2):
         want, got = {"y": np.uint8([0, 3, 0])}, {"y": np.uint8([0, 3 - off, 0])}
         assert ("last bit" in doubt(window, want, got, n=np.int64(3))) == (off == 1)
+    # Equal numbers have any place, if they were computed: the places of a model's inputs are exact.
+    places, computed = make("ArgMin", ["a"], ["y"]), make("ReduceSum", ["x", "axes"], ["a"])
+    want, got = {"y": np.array([[2]])}, {"y": np.array([[1]])}
+    for gap, is_open in ((2**-23, True), (2**-18, False)):
+        x = np.float32([[3], [1 + gap], [1]])
+        assert ("equal" in doubt([computed, places], want, got, x=x, axes=np.array([1]))) == is_open
+        assert "equal" not in doubt([places], want, got, a=x)
     # Integers beyond 2^53 excuse their own differences only.
     power = [make("Mod", ["x", "z"], ["y"])]
     large = np.array([2**60 + 1, 5])
