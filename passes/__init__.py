@@ -1,4 +1,4 @@
-"""One IR pass per file, on Relax, put in order by `flexcomp.compiler.pipeline`; AlignStack, on TIR, is the last before LLVM."""
+"""One IR pass per file, on Relax, put in order by `flexcomp.compiler.pipeline`; AlignStack, HideValues, ShowValues are on TIR."""
 
 from .align_stack import AlignStack
 from .canonicalise import Canonicalise
@@ -9,6 +9,7 @@ from .fuse_attention import FuseAttention
 from .fuse_generic import FuseGeneric
 from .fuse_layers import FuseLayers
 from .gather_before_spreading import GatherBeforeSpreading
+from .hide_values import HideValues, ShowValues
 from .keep_constant_outputs import KeepConstantOutputs
 from .keep_integers import KeepIntegers
 from .keep_spreading import KeepSpreading
@@ -42,6 +43,7 @@ __all__ = [
     "FuseGeneric",
     "FuseLayers",
     "GatherBeforeSpreading",
+    "HideValues",
     "KeepConstantOutputs",
     "KeepIntegers",
     "KeepSpreading",
@@ -57,6 +59,7 @@ __all__ = [
     "ReduceBroadcasts",
     "SharePanels",
     "ShareWeights",
+    "ShowValues",
     "SinkBroadcasts",
     "SliceEmbeddings",
     "SliceLayers",

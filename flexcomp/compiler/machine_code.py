@@ -20,7 +20,7 @@ from tvm import ir, s_tir, tirx
 from tvm.tirx.compilation_pipeline import finalize_device_passes, finalize_host_passes, register_tir_pipeline
 
 from flexcomp.device import CompileTarget
-from flexcomp.passes import AlignStack, align_stack
+from flexcomp.passes import AlignStack, HideValues, ShowValues, align_stack, hide_values
 from flexcomp.passes import attributes as names
 from flexcomp.program import Layer, TensorType, signature
 from flexcomp.schedules.tiles import emit
@@ -38,7 +38,7 @@ COMPILING = threading.Lock()
 # Characters of a family in a kernel's name: TVM names fused operators after all of them, and objects are files.
 _MOST_OF_NAME = 48
 # What makes machine code of a PrimFunc.
-_MAKERS = (Path(__file__), Path(inspect.getfile(align_stack)), Path(inspect.getfile(emit)))
+_MAKERS = tuple(map(Path, (__file__, *map(inspect.getfile, (align_stack, hide_values, emit)))))
 
 
 def signature_of(kernel: tirx.PrimFunc) -> str:
@@ -155,9 +155,12 @@ def static_library(symbol: str, code: bytes, folder: Path) -> tvm.runtime.Module
 def _pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
     @tvm.transform.module_pass(opt_level=0, name="flexcomp")
     def lower(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        return tvm.transform.Sequential(_passes(*_needs(mod)))(mod)
+        return tvm.transform.Sequential([HideValues(), *_passes(*_needs(mod))])(mod)
 
-    return lower, finalize_host_passes, finalize_device_passes
+    def finalize() -> tvm.transform.Pass:
+        return tvm.transform.Sequential([finalize_host_passes(), ShowValues()])
+
+    return lower, finalize, finalize_device_passes
 
 
 def _passes(has_blocks: bool, is_foreign: bool) -> list[tvm.transform.Pass]:

@@ -1,0 +1,52 @@
+"""Variables whose values TVM's analyzers do not see.
+
+An analyzer replaces a bound variable by its value wherever it looks at an expression. The transforms of a Winograd kernel are
+chains of thousands of bound sums: every pass with an analyzer wrote all of each chain out, and so did the result, in which LLVM
+had to find the common sums again, and kept more of them on the stack. Here a value becomes the argument of a call with unknown
+effects, which no analyzer looks through, until the last pass has run.
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+
+_CALL = ir.Op.get("tirx.call_extern")
+_NAME = "flexcomp.value"
+
+
+def HideValues() -> tvm.transform.Pass:
+    """A TIR pass: floats that are computed and bound to variables are hidden, but in kernels with loops that TVM vectorises."""
+
+    @tirx.transform.prim_func_pass(opt_level=0, name="HideValues")
+    def hide(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+        loops: list[tirx.For] = []
+        tvm_ffi.structural_walk(func.body, (tirx.For, loops.append))
+        if any(loop.kind == tirx.ForKind.VECTORIZED for loop in loops):
+            return func
+        return func.with_body(tvm_ffi.structural_map(func.body, (tirx.stmt.Bind, _hidden)))
+
+    return hide
+
+
+def ShowValues() -> tvm.transform.Pass:
+    """A TIR pass: hidden values are values again."""
+
+    @tirx.transform.prim_func_pass(opt_level=0, name="ShowValues")
+    def show(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+        return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, _shown)))
+
+    return show
+
+
+def _hidden(bind: tirx.stmt.Bind) -> tirx.stmt.Bind:
+    kind = bind.value.ty.dtype
+    if not str(kind).startswith("float") or isinstance(bind.value, ir.TensorLoad):  # of a load, analyzers know nothing anyway
+        return bind
+    return tirx.stmt.Bind(bind.var, tirx.call_extern(kind, _NAME, bind.value))
+
+
+def _shown(call: ir.Call) -> ir.Expr:
+    is_hidden = call.op.same_as(_CALL) and call.args[0].value == _NAME
+    return call.args[1] if is_hidden else call
