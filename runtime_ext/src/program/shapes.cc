@@ -11,7 +11,7 @@
 namespace flexcomp {
 namespace {
 
-constexpr std::string_view kMagic = "FLEXSHPS";
+constexpr std::string_view kShapesMagic = "FLEXSHPS";
 constexpr uint32_t kMostShapes = 16;
 
 template <typename T>
@@ -102,8 +102,8 @@ size_t Shapes::Find(std::span<const std::span<const int64_t>> inputs) const {
 }
 
 std::vector<std::string_view> SplitShapes(std::string_view bytes) {
-  if (!bytes.starts_with(kMagic)) return {bytes};
-  std::string_view left = bytes.substr(kMagic.size());
+  if (!bytes.starts_with(kShapesMagic)) return {bytes};
+  std::string_view left = bytes.substr(kShapesMagic.size());
   const auto count = Take<uint32_t>(left);
   if (count < 2 || count > kMostShapes) RaiseError("ArtifactError", "the shapes of the network are malformed: there are ", count);
   std::vector<uint64_t> sizes;
