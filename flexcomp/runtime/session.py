@@ -159,7 +159,7 @@ class Session:
     ) -> dict[str, Any]:
         """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
 
-        Of a library of several shapes the inputs' one runs; when that is another than before, weights are read anew. States stay.
+        Of a library of several shapes the inputs' one runs; states stay, and weights that its plan keeps like the one before.
 
         `outputs` are tensors by name to write results to, which need not be all, and are returned. A network built for
         a GPU takes and gives tensors of the first GPU, too, by DLPack and without copies to the CPU. Work on inputs must be

@@ -128,6 +128,35 @@ def test_memory_stays_within_budgets_that_change_with_shapes(library):
             assert session.stats()["arena_bytes"] <= session.info["min_budget_bytes"]
 
 
+@pytest.mark.parametrize("kernels", ["smallest", "auto"])
+def test_weights_that_both_shapes_keep_are_not_read_again(tmp_path, kernels):
+    """Nor prepared: the first inference leaves that to the second, or to the change of shapes."""
+    options = {"input_shapes": INPUTS, "shapes": {"n": [16, 64]}, "kernels": kernels}
+    path = build(encoder(), tmp_path / "encoder.so", target="llvm -mcpu=x86-64-v3", **options)
+    reference = onnxruntime.InferenceSession(encoder().SerializeToString())
+    programs = decode_shapes(read_program(path))
+    with flexcomp.load(path, "all") as session:
+        for number, n in enumerate((64, 16, 64, 64, 16)):
+            outputs = session.run({"ids": ids(n, number)})["y"]
+            np.testing.assert_allclose(outputs, reference.run(None, {"ids": ids(n, number)})[0], rtol=1e-4, atol=1e-5)
+            read = session.stats()["bytes_read"]
+            if number:
+                assert read <= missing(programs, 64 if n == 16 else 16, n)
+            if kernels == "smallest" and number:
+                assert read <= 32 << 10  # the rows of positions, in whole pages
+
+
+def missing(programs, old, new):
+    """Bytes, in whole pages, of the weights of layers that a shape's last plan uses, and another's in another form or not."""
+    def forms(n):
+        program = next(one for one in programs if one.inputs[0].type.shape[1] == n)
+        layers = [program.layers[i] for i in program.rungs[-1].order]
+        return {(one.weights.offset, one.weights.preparation): one.weights.stored_nbytes for one in layers if one.weights}
+
+    before = forms(old)
+    return sum(nbytes + 2 * 4096 for form, nbytes in forms(new).items() if form not in before)
+
+
 def test_a_state_lives_on_in_other_shapes(tmp_path):
     model, total = sums(), np.zeros((1, 32), "float32")
     shapes = {"input_shapes": {"x": ("n", 32)}, "shapes": {"n": [4, 8]}}

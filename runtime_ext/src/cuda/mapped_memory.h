@@ -14,7 +14,7 @@ class MappedMemory final : public HostMemory {
   ~MappedMemory() override { Detach(); }
 
   std::byte* base() const noexcept override { return seen_; }
-  FreshPages fresh(uint64_t) const noexcept override { return {}; }
+  FreshPages fresh(uint64_t, uint64_t) const noexcept override { return {}; }
   bool Resize(uint64_t nbytes, const Carried& carried) noexcept override;
   bool Discard(const Carried&) noexcept override { return false; }  // pinned pages do not go
   bool Attach() override;

@@ -16,7 +16,7 @@ class HostMemory : public SessionMemory {
   std::byte* base() const noexcept override { return arena_.base(); }
   uint64_t nbytes() const noexcept override { return arena_.nbytes(); }
   uint64_t Resident() const override { return arena_.Resident(); }
-  FreshPages fresh(uint64_t nbytes) const noexcept override { return {arena_.base(), nbytes}; }
+  FreshPages fresh(uint64_t at, uint64_t nbytes) const noexcept override { return {arena_.base() + at, nbytes}; }
 
   bool Reserve(uint64_t nbytes) override;
   bool Resize(uint64_t nbytes, const Carried& carried) noexcept override;

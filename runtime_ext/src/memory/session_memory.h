@@ -20,7 +20,10 @@ class SessionMemory {
   // Bytes that are in memory. Throws ExecutionError.
   virtual uint64_t Resident() const = 0;
   // Pages that waiting threads may make exist.
-  virtual FreshPages fresh(uint64_t) const noexcept { return {}; }
+  virtual FreshPages fresh(uint64_t at, uint64_t nbytes) const noexcept {
+    (void)at, (void)nbytes;
+    return {};
+  }
 
   // Finds all that `Resize` to so many bytes will need, while memory may be in use. False: this is known only when nothing is
   // in use. Throws BudgetError: the memory will not be there.

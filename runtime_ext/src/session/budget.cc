@@ -1,8 +1,11 @@
 // The rung that a session uses, and changes of rungs.
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 
 #include "base/error.h"
+#include "memory/carry.h"
+#include "session/arena_use.h"
 #include "session/session.h"
 
 namespace flexcomp {
@@ -19,20 +22,22 @@ size_t Session::ChooseRung(const Program& program, uint64_t budget) {
 
 Places Session::PlacesOf(size_t rung) const noexcept {
   const uint64_t border = current().rungs[rung].working;
-  return lane_ ? Places(lane_.base, memory_->base(), border, sharing_.pieces()) : Places(memory_->base(), memory_->base() + border, border);
+  std::byte* const base = memory_->base() + BeginOf(shape_, rung, nbytes_);
+  return lane_ ? Places(lane_.base, base, border, sharing_.pieces()) : Places(base, base + border, border);
 }
 
 uint64_t Session::OwnNbytes(size_t rung, const Sharing& sharing) const noexcept {
-  return current().rungs[rung].arena - (lane_ ? current().rungs[rung].working : 0) - sharing.freed();
+  uint64_t most = current().rungs[rung].arena - (lane_ ? current().rungs[rung].working : 0) - sharing.freed();
+  for (size_t i = 0; i < shapes_.size(); ++i)
+    if (i != shape_) most = std::max(most, programs_[i].rungs[shapes_[i]->wanted].arena);
+  return most;
 }
 
-void Session::Use(size_t rung) noexcept {
+void Session::Use(size_t rung, Omitted there) noexcept {
   rung_ = wanted_ = states_rung_ = rung;
   abandoned_ = false;
-  now().tapes.Open(current().plan(rung), file_->queued(), sharing_.omitted());
-  processor_->Use(now().tapes.tapes());
   now().preparer.Use(PlacesOf(rung));
-  OpenTapes();
+  OpenTapes(there);
   UseCalls();
   const auto looked_at = [](const Call& call) { return call.checks != 0 || call.fetch != nullptr; };
   replays_ = processor_->Replays() && !now().calls.calls().empty() && std::ranges::none_of(now().calls.calls(), looked_at);
@@ -43,41 +48,62 @@ void Session::UseCalls() noexcept {
   now().calls.Prepare(current(), current().plan(rung_), steps_, PlacesOf(rung_));
 }
 
-void Session::OpenTapes() noexcept {
-  loader_->Open(now().tapes.tapes(), PlacesOf(rung_), current().rungs[rung_].working, memory_->fresh(OwnNbytes(rung_)), &now().preparer);
+void Session::OpenTapes(Omitted there) noexcept {
+  now().tapes.Open(current().plan(rung_), file_->queued(), lane_ ? sharing_.omitted() : there);
+  processor_->Use(now().tapes.tapes());
+  const uint64_t begin = BeginOf(shape_, rung_, nbytes_);
+  loader_->Open(now().tapes.tapes(), PlacesOf(rung_), current().rungs[rung_].working, memory_->fresh(begin, nbytes_ - begin), &now().preparer);
 }
 
-bool Session::MakeRoom(size_t rung) {
-  const uint64_t nbytes = OwnNbytes(rung);
+bool Session::MakeRoom(size_t rung, uint64_t nbytes) {
   if (memory_->Reserve(nbytes)) return true;
   if (running_) return false;
   loader_->Abort();  // reads for the next inference may be in flight
-  if (!memory_->Resize(nbytes, CarriedAlong(rung))) memory_->RaiseRefusal(nbytes);
+  if (!memory_->Resize(nbytes, CarriedAlong(rung, nbytes))) memory_->RaiseRefusal(nbytes);
+  nbytes_ = nbytes;
   Use(rung);
   return true;
 }
 
 void Session::SwitchToWanted() noexcept {
-  if (wanted_ == rung_ && !abandoned_) return;
+  const uint64_t nbytes = OwnNbytes(wanted_);
+  if (wanted_ == rung_ && nbytes == nbytes_ && !abandoned_) return;
   loader_->Abort();  // reads for the next inference may be in flight
-  if (!memory_->Resize(OwnNbytes(wanted_), CarriedAlong(wanted_))) {
+  if (memory_->Resize(nbytes, CarriedAlong(wanted_, nbytes))) {
+    nbytes_ = nbytes;
+  } else {
     wanted_ = rung_;
-    memory_->Resize(OwnNbytes(rung_), CarriedAlong(rung_));
+    memory_->Resize(nbytes_, CarriedAlong(rung_, nbytes_));
   }
   Use(wanted_);
 }
 
 void Session::UseShape(size_t shape) {
   if (shape == shape_) return;
-  loader_->Abort();  // reads for the next inference may be in flight
+  SwitchToWanted();  // the memory is that for the budget
   const size_t rung = shapes_[shape]->wanted;
-  const uint64_t nbytes = programs_[shape].rungs[rung].arena;
+  const uint64_t arena = programs_[shape].rungs[rung].arena;
+  if (arena > nbytes_) memory_->RaiseRefusal(arena);  // as it was when the budget grew
+  loader_->GiveUpAhead();
+  const PlacedRung next{programs_[shape].plan(rung), programs_[shape], BeginOf(shape, rung, nbytes_)};
   Carried states;
   if (states_written_ && !current().states.empty())
-    states = {StatesAt(shape_, states_rung_, sharing_), StatesAt(shape, rung, sharing_), CarriedTo(rung_).nbytes};
-  if (!memory_->Resize(nbytes, states)) memory_->RaiseRefusal(nbytes);
+    states = {CarriedTo(states_rung_, nbytes_).from, next.at + StatesAt(shape, rung, sharing_), CarriedTo(states_rung_, nbytes_).nbytes};
+  Carry carry;
+  if (loader_->Filled())
+    carry = FindCarry({current().plan(rung_), current(), BeginOf(shape_, rung_, nbytes_)}, next, states);
+  else if (states.nbytes > 0)
+    carry.moves.push_back(states);
+  loader_->Abort();
+  for (const Carried& one : carry.moves) std::memmove(memory_->base() + one.to, memory_->base() + one.from, one.nbytes);
   shape_ = shape;
-  Use(rung);
+  Use(rung, {carry.loads, carry.layers});
+}
+
+void Session::Settle() {
+  if (!loader_->Settles()) return;
+  ArenaUse use(*this);
+  if (loader_->Settles()) TryWarm();  // a budget that shrank meanwhile needs no weights
 }
 
 void Session::Attach() {
@@ -88,7 +114,7 @@ bool Session::Abandon() noexcept {
   // A thread that copies read bytes would ask for the memory again.
   if (!file_->queued()) return false;
   loader_->Halt();  // before the memory goes: later reads would bring some back
-  const Carried states = CarriedAlong(states_rung_);
+  const Carried states = CarriedAlong(states_rung_, nbytes_);
   if (!memory_->Discard(states)) return false;
   rung_ = wanted_;
   abandoned_ = true;
@@ -107,16 +133,21 @@ const RungHead& Session::SetBudget(uint64_t budget) {
   RequireOpen();
   processor_->RequireAlive();
   const size_t shape = shape_, chosen = of_shapes[shape];
-  const bool has_room = MakeRoom(chosen);
+  uint64_t nbytes = 0;
+  for (size_t i = 0; i < of_shapes.size(); ++i) nbytes = std::max(nbytes, programs_[i].rungs[of_shapes[i]].arena);
+  const bool has_room = MakeRoom(chosen, nbytes);
   for (size_t i = 0; i < shapes_.size(); ++i) shapes_[i]->wanted = of_shapes[i];
   wanted_ = chosen;
   if (abandoned_ && has_room) rung_ = chosen;
-  if (running_ && chosen < rung_) {
+  // Of several shapes another one may have to give memory back.
+  const bool others = shapes_.size() > 1 && nbytes < nbytes_;
+  if (running_ && (chosen < rung_ || others)) {
     interrupt_ = true;
     loader_->Interrupt();
   }
   // Until the memory is back, or another call wants something else.
-  state_changed_.wait(lock, [&] { return !running_ || shape_ != shape || rung_ <= chosen || wanted_ != chosen; });
+  const auto is_back = [&] { return rung_ <= chosen && (!others || abandoned_ || nbytes_ <= nbytes); };
+  state_changed_.wait(lock, [&] { return !running_ || shape_ != shape || is_back() || wanted_ != chosen; });
   if (!running_ && loader_ && !abandoned_ && (wanted_ == rung_ || !loader_->Busy() || !Abandon())) SwitchToWanted();
   return programs_[shape].rungs[chosen];
 }

@@ -26,7 +26,8 @@ void Session::Park(size_t rung, std::vector<Sharing::Place> shared) {
   const uint64_t nbytes = OwnNbytes(rung, sharing);
   memory_->Reserve(nbytes);  // where there is room for both sizes
   loader_->Abort();  // reads for the next inference may be in flight
-  if (!memory_->Resize(nbytes, states_written_ ? CarriedTo(rung, sharing) : Carried{})) memory_->RaiseRefusal(nbytes);
+  if (!memory_->Resize(nbytes, states_written_ ? CarriedTo(rung, sharing, nbytes) : Carried{})) memory_->RaiseRefusal(nbytes);
+  nbytes_ = nbytes;
   std::swap(sharing_, sharing);
   Use(rung);
   stopped_ = interrupt_ = false;

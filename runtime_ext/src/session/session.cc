@@ -67,7 +67,6 @@ Session::Session(Shapes shapes, const WeightsSource& weights, const SessionOptio
       file_(std::make_unique<WeightsFile>(weights, program(), options.storage)),
       wanted_(ChooseRung(program(), options.budget)),
       rung_(wanted_),
-      memory_(processor_->MakeMemory(OwnNbytes(rung_, {}))),
       shareables_(lane_ ? FindShareables(program()) : Shareables{}) {
   if (lane_ && programs_.size() > 1)
     RaiseError("InputError", "the library holds ", programs_.size(), " shapes, and networks of one shape only take turns in one working memory: build a library for each");
@@ -76,6 +75,8 @@ Session::Session(Shapes shapes, const WeightsSource& weights, const SessionOptio
     shapes_.push_back(std::make_unique<Shape>(*one, FindKernels(*one, *processor_), *processor_, file_->queued(), ChooseRung(*one, options.budget)));
     shapes_.back()->checker.Check(shapes_.back()->wanted);
   }
+  nbytes_ = OwnNbytes(rung_);
+  memory_ = processor_->MakeMemory(nbytes_);
   RequireInLane(rung_);
   if (options.trace) trace_.emplace();
   const auto cores = CpuSet::Available();
@@ -162,6 +163,7 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
   const std::lock_guard lock(mutex_);
   const size_t shape = ShapeOf(inputs);
   const Program& used = programs_[shape];
+  if (shape != shape_) Settle();
   for (size_t i = 0; i < inputs.size(); ++i) CheckPort(used.inputs[i].name, used.inputs[i].type, *inputs[i]);
   for (size_t i = 0; i < outputs.size(); ++i)
     if (outputs[i] != nullptr) CheckPort(used.outputs[i].name, used.outputs[i].type, *outputs[i]);

@@ -94,8 +94,8 @@ class Session {
 
   // Runs one inference on tensors in the order of the program's ports: inputs are copied into the arena,
   // outputs out of it, but for those that are missing or nullptr. After any error the next call starts afresh.
-  // Of several shapes the one that the inputs have is used from now on: if it was another before, all weights are read again.
-  // States stay. Throws InputError for a shape that there is not.
+  // Of several shapes the one that the inputs have is used from now on. States stay, and weights that its plan keeps like the one
+  // before. Throws InputError for a shape that there is not.
   void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs);
 
   // A tensor for the output of that number in memory of the device, outside of the arena; may outlive the session. Throws
@@ -188,8 +188,12 @@ class Session {
   void RequireInLane(size_t rung) const;
   void RequireGoingOn() const;
   Places PlacesOf(size_t rung) const noexcept;
-  uint64_t OwnNbytes(size_t rung) const noexcept { return OwnNbytes(rung, sharing_); }  // of the arena: with a lane, of the kept range
+  // Of the memory for a rung of the shape in use: enough for the other shapes, too. With a lane, of the kept range.
+  uint64_t OwnNbytes(size_t rung) const noexcept { return OwnNbytes(rung, sharing_); }
   uint64_t OwnNbytes(size_t rung, const Sharing& sharing) const noexcept;
+  // The byte of `nbytes` of memory at which the arena of a rung begins. Arenas of all shapes end together: kept weights that are the
+  // same have the same place then, mostly.
+  uint64_t BeginOf(size_t shape, size_t rung, uint64_t nbytes) const noexcept { return lane_ ? 0 : nbytes - programs_[shape].rungs[rung].arena; }
   std::byte* PlaceOf(const Port& port) const noexcept;
   // Throws InputError if a caller's tensor does not fit a port or a state, or lies out of reach.
   void CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const;
@@ -210,8 +214,10 @@ class Session {
   bool FetchRows(const RowsFetch& fetch);  // false: interrupted; throws StorageError
   static size_t ChooseRung(const Program& program, uint64_t budget);
   size_t ShapeOf(std::span<const DLTensor* const> inputs) const;
-  // While state_mutex_ is held and no inference runs. Throws BudgetError, and changes nothing.
+  // While state_mutex_ is held and no inference runs. Throws BudgetError, and changes nothing. Weights that are there stay, as far as
+  // the plan of the shape keeps them.
   void UseShape(size_t shape);
+  void Settle();  // weights that the first inference left to be prepared: they can stay then
   // Calls with each state and its place in the arena, between inferences.
   template <typename Function>
   void ForStates(const Function& function);
@@ -219,21 +225,22 @@ class Session {
   std::span<std::byte> RoomBesideStates() const noexcept;  // the larger part of the arena before or after the states
   void CommitStates() noexcept;  // after an inference: the next one reads the new states
   void TakeBack() noexcept;  // exchanged bytes, after an incomplete inference, while its values are in the arena
-  Carried CarriedTo(size_t rung) const noexcept { return CarriedTo(rung, sharing_); }  // all states, from their places
-  Carried CarriedTo(size_t rung, const Sharing& sharing) const noexcept;
-  uint64_t StatesAt(size_t shape, size_t rung, const Sharing& sharing) const noexcept;  // their place, if there are any
-  Carried CarriedAlong(size_t rung) const noexcept;  // the same, or nothing if nobody has written any: fresh memory is zeros, too
-  // Uses a rung for which the arena has room; the loader is idle.
-  void Use(size_t rung) noexcept;
+  // All states, from their places in memory to those in memory of so many bytes.
+  Carried CarriedTo(size_t rung, uint64_t nbytes) const noexcept { return CarriedTo(rung, sharing_, nbytes); }
+  Carried CarriedTo(size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept;
+  uint64_t StatesAt(size_t shape, size_t rung, const Sharing& sharing) const noexcept;  // in the arena, if there are any
+  Carried CarriedAlong(size_t rung, uint64_t nbytes) const noexcept;  // the same, or nothing if nobody has written any: fresh memory is zeros, too
+  // Uses a rung for which the arena has room; the loader is idle. Nothing is in the arena but `there`.
+  void Use(size_t rung, Omitted there = {}) noexcept;
   // From now on the calls are those of the next inference.
   void UseCalls() noexcept;
-  void OpenTapes() noexcept;
+  void OpenTapes(Omitted there = {}) noexcept;
   void NoteLoads(std::span<const Operation> operations) noexcept;  // into the trace
   // After the last step, or an interruption. False: interrupted, and loading is given up. Throws as Loader::Finish does.
   bool EndLoads(bool done);
   // While state_mutex_ is held: makes sure that a switch to this rung cannot fail. False: this is known only when the inference
   // in progress has ended. Throws BudgetError, and changes nothing.
-  bool MakeRoom(size_t rung);
+  bool MakeRoom(size_t rung, uint64_t nbytes);
   // Both while state_mutex_ is held and no kernel runs.
   void SwitchToWanted() noexcept;
   bool Abandon() noexcept;  // the arena's memory, without waiting for reads; false: reads must end first
@@ -274,6 +281,7 @@ class Session {
   size_t shape_ = 0;  // in use; changes while mutex_ is held, too
   size_t wanted_;  // the rung to be used as soon as possible
   size_t rung_;    // the rung in use
+  uint64_t nbytes_ = 0;  // of the memory
   size_t states_rung_ = 0;  // the rung at whose address the states lie
   bool states_written_ = false;
   uint32_t exchanged_ = 0;  // the steps before this one may have exchanged bytes of states, in the inference that runs

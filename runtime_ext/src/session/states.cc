@@ -6,10 +6,11 @@
 
 namespace flexcomp {
 
-Carried Session::CarriedTo(size_t rung, const Sharing& sharing) const noexcept {
+Carried Session::CarriedTo(size_t rung, const Sharing& sharing, uint64_t memory) const noexcept {
   if (current().states.empty()) return {};
   const uint64_t nbytes = current().values[current().states.front().value].nbytes;
-  return {StatesAt(shape_, states_rung_, sharing_), StatesAt(shape_, rung, sharing), nbytes};
+  const uint64_t from = BeginOf(shape_, states_rung_, nbytes_), to = BeginOf(shape_, rung, memory);
+  return {from + StatesAt(shape_, states_rung_, sharing_), to + StatesAt(shape_, rung, sharing), nbytes};
 }
 
 uint64_t Session::StatesAt(size_t shape, size_t rung, const Sharing& sharing) const noexcept {
@@ -18,14 +19,15 @@ uint64_t Session::StatesAt(size_t shape, size_t rung, const Sharing& sharing) co
   return sharing.KeptOffset(at, lane_ ? program.rungs[rung].working : 0);
 }
 
-Carried Session::CarriedAlong(size_t rung) const noexcept { return states_written_ ? CarriedTo(rung) : Carried{}; }
+Carried Session::CarriedAlong(size_t rung, uint64_t nbytes) const noexcept {
+  return states_written_ ? CarriedTo(rung, nbytes) : Carried{};
+}
 
 std::span<std::byte> Session::RoomBesideStates() const noexcept {
-  const uint64_t arena = OwnNbytes(rung_);
-  const Carried states = CarriedTo(rung_);
+  const Carried states = CarriedTo(rung_, nbytes_);
   const uint64_t behind = states.from + states.nbytes;
-  if (states.from > arena - behind) return {memory_->base(), states.from};
-  return {memory_->base() + behind, arena - behind};
+  if (states.from > nbytes_ - behind) return {memory_->base(), states.from};
+  return {memory_->base() + behind, nbytes_ - behind};
 }
 
 template <typename Function>
@@ -37,7 +39,7 @@ void Session::ForStates(const Function& function) {
   processor_->RequireAlive();
   Attach();
   for (size_t i = 0; i < current().states.size(); ++i)
-    function(i, memory_->base() + CarriedTo(states_rung_).from + current().states[i].offset);
+    function(i, memory_->base() + CarriedTo(states_rung_, nbytes_).from + current().states[i].offset);
 }
 
 void Session::CheckStates(std::span<const DLTensor* const> tensors) const {

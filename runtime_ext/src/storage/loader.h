@@ -69,6 +69,8 @@ class Loader {
   const Tape& tape() const noexcept { return *at_.tape; }
   // Whether the weights that stay are in the arena, in the form for all later inferences.
   bool Filled() const noexcept { return at_.tape == &tapes_.steady; }
+  // Whether the weights that stay are there, but some are to be prepared for later inferences.
+  bool Settles() const noexcept { return at_.tape == &tapes_.second; }
   // Whether all weights are in the arena, and stay there.
   bool Resident() const noexcept { return Filled() && at_.tape->operations.empty(); }
 
