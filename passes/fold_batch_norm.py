@@ -13,7 +13,7 @@ from tvm.relax import op
 
 from .ir import bindings, dtype, operator, shape, static_tensor, uses
 from .module_pass import module_pass
-from .panels import of_blocks
+from .panels import of_transposed_blocks
 from .rebuild import MainRewriter
 from .share_weights import LEAST_NBYTES, same_values
 from .weights import weight_vars
@@ -127,13 +127,9 @@ class _Folder(MainRewriter):
         if data in self.weights or weight not in self.weights or not dtype(value).startswith("float"):
             return False
         if name == "matmul":
-            return len(shape(weight)) == 2 and len(shape(data)) >= 2 and not self._is_in_blocks(weight)
+            # Weights in blocks have few bits, as long as nothing scales them.
+            return len(shape(weight)) == 2 and len(shape(data)) >= 2 and not of_transposed_blocks(self.old.get, weight)
         return name in _CONVOLUTIONS or int(value.attrs.groups) == 1
-
-    def _is_in_blocks(self, weight: ir.Expr) -> bool:
-        """Whether weights have few bits, as long as nothing scales them."""
-        transposed = self.old.get(weight)
-        return operator(transposed) == "permute_dims" and of_blocks(self.old.get(transposed.args[0])) is not None
 
     def _is_foldable_norm(self, var: relax.Var, value: ir.Expr) -> bool:
         """A batch norm with known statistics, of which only the normalised tensor is read, and is no weight."""

@@ -18,7 +18,7 @@ from ..schedules.transform import Emit
 from . import attributes as names
 from .ir import shape
 from .layers import LayerReading, operator_of
-from .panels import assemble, of_blocks, on_weights
+from .panels import assemble, of_transposed_blocks, on_weights
 
 
 def pack(
@@ -32,7 +32,7 @@ def pack(
     """The panel of a layer's weights among its arguments, with bias and vectors. `made_by` has the values of variables."""
     panel = candidate.panel
     weight = args[reading.weight]
-    parts = of_blocks(made_by(made_by(weight).args[0])) if panel.in_blocks else None
+    parts = of_transposed_blocks(made_by, weight) if panel.in_blocks else None
     if parts is None and operator_of(layer) == "matmul":
         weight = emit(op.permute_dims(weight, (1, 0)))
     kept = str(layer.attrs.get(names.DTYPE, "float32")).removeprefix(names.VALUES_OF)

@@ -81,3 +81,9 @@ def of_blocks(value: ir.Expr | None) -> OfBlocks | None:
         return None
     integers, scales, *zeros = value.args[1:]
     return OfBlocks(integers, scales, zeros[0] if zeros else None, int(numbers[0]))
+
+
+def of_transposed_blocks(made_by: Callable[[ir.Expr], ir.Expr | None], weight: ir.Expr) -> OfBlocks | None:
+    """The operands, if `weight` is a transposed result of `in_blocks`. `made_by` has the values of variables."""
+    value = made_by(weight)
+    return of_blocks(made_by(value.args[0])) if operator(value) == "permute_dims" else None

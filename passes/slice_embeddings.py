@@ -12,10 +12,11 @@ from ..schedules import machines
 from ..schedules.operators import embedding
 from ..schedules.operators.embedding import EmbeddingSpec
 from ..schedules.registry import Machine
+from ..schedules.tiles.blocks import blocks_of
 from .attributes import FETCH, VALUES_OF, kernel_attributes
 from .ir import dtype, operator, shape, static_tensor, values_of
 from .module_pass import module_pass
-from .panels import on_weights
+from .panels import OfBlocks, on_weights
 from .rebuild import MainRewriter
 from .weights import KeptWeight, WeightType, weight_vars
 
@@ -67,15 +68,19 @@ class _Slicer(MainRewriter):
     def _lookup(self, var: relax.Var, call: relax.Call) -> ir.Expr:
         table, ids = call.args
         rows, *rest = shape(table)
-        kept = self.weight_type([var.name], KeptWeight(self.main, self.old, table, 0))
+        weight = KeptWeight(self.main, self.old, table, 0, may_be_in_blocks=True)
+        kept = self.weight_type([var.name], weight)
         values_of, kept = kept.startswith(VALUES_OF), kept.removeprefix(VALUES_OF)
         spec = EmbeddingSpec(shape(ids) or (1,), dtype(ids), rows, math.prod(rest), "float32" if values_of else kept)
-        panel = self.emit(self.reshape(self.substitute(table), (rows, spec.width)))
         columns = spec.panel[-1]
-        if values_of:
-            panel = on_weights(self.emit, f"round.{kept}", "float32", (rows, columns), panel)
-        if spec.dtype != "float32":
-            panel = on_weights(self.emit, f"rows.{spec.kept}", spec.dtype, (rows, columns), panel)
+        if blocks_of(spec.kept):
+            panel = self._in_blocks(weight.in_blocks(), spec)
+        else:
+            panel = self.emit(self.reshape(self.substitute(table), (rows, spec.width)))
+            if values_of and not blocks_of(kept):
+                panel = on_weights(self.emit, f"round.{kept}", "float32", (rows, columns), panel)
+            if spec.dtype != "float32":
+                panel = on_weights(self.emit, f"rows.{spec.kept}", spec.dtype, (rows, columns), panel)
         missing = spec.blocks * spec.block_rows - rows
         if missing:
             panel = self.emit(op.concat([panel, self.emit(op.zeros((missing, columns), spec.dtype))], 0))
@@ -84,6 +89,10 @@ class _Slicer(MainRewriter):
         args = [numbers, panel, relax.prim_value(0), relax.prim_value(spec.blocks)]
         found = relax.call_tir(self._kernel(spec), args, relax.TensorType((*spec.ids, spec.width), "float32"))
         return self.reshape(self.emit(found), shape(ids) + tuple(rest))
+
+    def _in_blocks(self, parts: OfBlocks, spec: EmbeddingSpec) -> relax.Var:
+        given = [self.substitute(one) for one in (parts.integers, parts.scales, parts.zeros) if one is not None]
+        return on_weights(self.emit, f"rows_of_blocks.{spec.kept}", spec.dtype, (spec.rows, spec.columns), *given)
 
     def _kernel(self, spec: EmbeddingSpec) -> ir.GlobalVar:
         if spec not in self.kernels:

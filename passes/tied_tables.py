@@ -9,10 +9,12 @@ from tvm import relax
 
 from ..schedules.operators.embedding import EmbeddingSpec, Interleaved
 from ..schedules.registry import Candidate, Machine
+from ..schedules.tiles.blocks import blocks_of
 from .attributes import DTYPE, FETCH, VALUES_OF, WEIGHTS
 from .choose_kernels import chosen
 from .ir import bindings, operator, shape
 from .layers import LayerReading, is_layer, read
+from .panels import of_blocks
 from .rebuild import permuted_axes
 
 
@@ -36,6 +38,7 @@ class _Source:
 
     var: relax.Var
     rounded: str
+    others: tuple[relax.Var, ...] = ()  # scales and zero points of integers in blocks
 
 
 def tied_tables(mod: tvm.IRModule, unit: Machine) -> dict[relax.Var, Tied]:
@@ -77,9 +80,11 @@ def _rows_of(panel: relax.Var, spec: EmbeddingSpec, values: dict) -> _Source:
     var = values[panel].args[0] if operator(values.get(panel)) == "reshape" else panel
     if spec.blocks * spec.block_rows > spec.rows:
         var = values[var].args[0].fields[0]  # of a concatenation with rows of zeros
-    while operator(value := values.get(var)) == "call_pure_packed":
+    while operator(value := values.get(var)) == "call_pure_packed" and of_blocks(value) is None:
         _, function, kept = str(value.args[0].global_symbol).split(".", 2)
         rounded = kept if function == "round" else rounded
+        if function == "rows_of_blocks":
+            return _Source(value.args[1], rounded, tuple(value.args[2:]))
         var = value.args[1]
     return _Source(_unshaped(var, values), rounded)
 
@@ -90,6 +95,9 @@ def _channels_of(weight: relax.Var, layer: relax.Function, values: dict) -> _Sou
     value = values.get(weight)
     if operator(value) != "permute_dims" or len(shape(weight)) != 2 or permuted_axes(value) != [1, 0]:
         return None
+    parts = of_blocks(values.get(value.args[0])) if blocks_of(dtype) else None
+    if parts is not None:
+        return _Source(parts.integers, "", tuple(one for one in (parts.scales, parts.zeros) if one is not None))
     return _Source(_unshaped(value.args[0], values), dtype.removeprefix(VALUES_OF) if dtype.startswith(VALUES_OF) else "")
 
 

@@ -10,6 +10,7 @@ import tvm
 from tvm import ir, relax
 
 from .ir import bindings, num_inputs, operator, shape, with_functions
+from .panels import OfBlocks, of_blocks, of_transposed_blocks
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,14 @@ class KeptWeight:
                 axis = _permuted(value, axis) if name == "permute_dims" else _reshaped(value, axis)
             var = value.args[0]
         return replace(self, var=var, axis=axis)
+
+    def in_blocks(self) -> OfBlocks | None:
+        """Its integers, scales and zero points, if the model has it in blocks and kernels read these."""
+        if not self.may_be_in_blocks:
+            return None
+        if self.axis == 0:
+            return of_blocks(self.values.get(self.var))
+        return of_transposed_blocks(self.values.get, self.var)
 
     def function(self) -> relax.Function:
         """As `function_of`."""

@@ -77,16 +77,16 @@ class _Emitter(DirectEmitter):
         self.acc.fill(1, lambda start, lanes: zero(lanes))
         self._add(column, 1, block, count, None)
         for start, lanes in self.pieces:
-            scale = self.w.scales(self.panel_at, block, start, lanes)
+            scale = self.w.lanes.scales(self.panel_at, block, start, lanes)
             self.total.add_to(0, start, lanes, self.acc.get(0, start, lanes) * scale)
 
     def _block(self, column, size: int, block, count: int) -> None:
         """Add the products of a block of inputs, each weight of which is scaled for all rows."""
-        scales = {start: T.bind(self.w.scales(self.panel_at, block, start, lanes)) for start, lanes in self.pieces}
+        scales = {start: T.bind(self.w.lanes.scales(self.panel_at, block, start, lanes)) for start, lanes in self.pieces}
         self._add(column, size, block, count, scales)
 
     def _add(self, column, size: int, block, count: int, scales: dict[int, tirx.Expr] | None) -> None:
-        zeros = {start: self.w.zeros(self.panel_at, block, start, lanes) for start, lanes in self.pieces}
+        zeros = {start: self.w.lanes.zeros(self.panel_at, block, start, lanes) for start, lanes in self.pieces}
         self.zeros = {start: value if value is None else T.bind(value) for start, value in zeros.items()}
         self.scales = scales
         together = max(2, self.tile.depth)  # inputs whose factors are loaded at a time
@@ -112,7 +112,7 @@ class _Emitter(DirectEmitter):
             if self.fetches_weights:
                 self.w.fetch_taps_ahead(self.panel_at, tap + pair)
             for start, lanes in self.pieces:
-                values = self.w.pair(self.panel_at, tap + pair, start, lanes, self.zeros[start])
+                values = self.w.lanes.pair(self.panel_at, tap + pair, start, lanes, self.zeros[start])
                 for step, value in enumerate(values[: count - pair], start=pair):
                     weights = T.bind(value if self.scales is None else value * self.scales[start])
                     for row in rows:

@@ -211,15 +211,14 @@ class _Emitter:
 
     def _move_blocks(self, at, lane, channel) -> None:
         """Scales of weights in blocks, then rows of bytes: zero points and weights."""
-        panel, form = self.target.panel, self.target.form
-        each = form.scale_nbytes
+        source, target = self.stored.lanes, self.target.lanes
+        form = target.form
 
-        def copy(width: int, source, place) -> None:
-            value = self.stored.buffer[vector(source + lane * width, self.lanes * width)]
+        def copy(width: int, begin, place) -> None:
+            value = self.stored.buffer[vector(begin + lane * width, self.lanes * width)]
             T.buffer_store(self.prepared, value, [vector(place + channel * width, self.lanes * width)])
 
-        with T.serial(self.target.count) as block:
-            copy(each, self.stored.scale_at(at, block), self.target.scale_at(self.at, block))
-        with T.serial(form.zero_rows(panel.taps) + form.rows(panel.taps)) as row:
-            first = self.target.zero_row + row
-            copy(1, at + first * self.of.stored.block, self.at + first * panel.block)
+        with T.serial(target.count) as block:
+            copy(form.scale_nbytes, source.scale_at(at, block), target.scale_at(self.at, block))
+        with T.serial(form.zero_rows(target.taps) + form.rows(target.taps)) as row:
+            copy(1, at + (source.zero_row + row) * source.stride, self.at + (target.zero_row + row) * target.stride)

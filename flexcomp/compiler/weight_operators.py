@@ -160,7 +160,7 @@ _OF_ROWS = {
 
 def _narrowed(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
     """Functions that passes call: flexcomp.(pack|round|rows|integers|scales).KEPT, flexcomp.pack_together.KEPT.4.OFFSET, and
-    flexcomp.lacking, a mark; flexcomp.in_blocks.SIZE and flexcomp.pack_blocks.KEPT of schedules/tiles/blocks.py."""
+    flexcomp.lacking, a mark; flexcomp.in_blocks.SIZE and flexcomp.(pack|rows_of)_blocks.KEPT of schedules/tiles/blocks.py."""
     function, *operands = call.args
     _, what, *names = function.global_symbol.split(".")
     if what == "lacking":
@@ -172,6 +172,9 @@ def _narrowed(making: Making, call: relax.Call, first: int, end: int) -> np.ndar
     given = [making.rows(operand, first, end) for operand in operands]
     if what == "pack_together":
         return narrow_panel.pack_together(*given, name, shape(call)[1], *map(int, numbers))
+    if what == "rows_of_blocks":
+        integers, scales, *zeros = given
+        return blocks.pack_rows(integers, scales, zeros[0] if zeros else None, name)
     if what == "pack_blocks":
         head, integers, scales, *zeros = given
         return blocks.pack(head, integers, scales, zeros[0] if zeros else None, name, shape(call)[1])

@@ -14,7 +14,7 @@ from flexcomp.frontend import node_name, node_of
 from flexcomp.passes.attributes import VALUES_OF
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.ir import bindings, dtype, operator, shape
-from flexcomp.passes.panels import lacking, of_blocks
+from flexcomp.passes.panels import lacking
 from flexcomp.passes.weights import KeptWeight
 from flexcomp.schedules.tiles.blocks import exact
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, natural, require_fits
@@ -115,11 +115,8 @@ class WeightTypes:
 
     def _in_blocks(self, weight: KeptWeight) -> str:
         """The type of weights that the model has in blocks of inputs; empty for others."""
-        transposed = weight.values.get(weight.var)
-        if not (weight.may_be_in_blocks and self._offers_blocks) or operator(transposed) != "permute_dims":
-            return ""
-        parts = of_blocks(weight.values.get(transposed.args[0]))
-        if parts is None:
+        parts = weight.in_blocks()
+        if parts is None or not self._offers_blocks:
             return ""
         integers, scales = self._value(weight, parts.integers), self._value(weight, parts.scales)
         zeros = None if parts.zeros is None else self._value(weight, parts.zeros)

@@ -7,7 +7,8 @@ Or requested rows are fetched from the file, by their numbers, before the kernel
 
 Where a dense layer has the same table as its weights, the table is the layer's panel: a row is a lane of a block.
 
-Rows of 16 and 8 bits are widened while copying; a row of multiples of a scale begins with the scale, as bits.
+Rows of 16 and 8 bits, and rows in blocks (`../tiles/blocks.py`), are widened while copying. A row of multiples of a scale begins
+with the scale, as bits, and a row in blocks with its scales and zero points.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ..tiles.blocks import Blocks, blocks_of
+from ..tiles.blocks_reader import BlockedLanes
 from ..tiles.emit import flat, spread, vector
 from ..tiles.panel import WEIGHT_DTYPES, Panel, element_type, is_scaled
 from ..tiles.panel_reader import widened
@@ -64,13 +67,20 @@ class EmbeddingSpec:
         return element_type(self.kept)
 
     @property
+    def form(self) -> Blocks | None:
+        """The blocks of a row, if its elements are in blocks."""
+        return blocks_of(self.kept)
+
+    @property
     def scale(self) -> int:
         """Elements in front of a row that are the bits of its scale; interleaved rows have their scales elsewhere."""
+        if self.form:
+            return self.columns - self.form.rows(self.width)
         return 4 // WEIGHT_DTYPES[self.dtype] if is_scaled(self.kept) else 0
 
     @property
     def row_nbytes(self) -> int:
-        return (self.scale + self.width) * WEIGHT_DTYPES[self.dtype]
+        return self.columns * WEIGHT_DTYPES[self.dtype]
 
     @property
     def block_rows(self) -> int:
@@ -90,12 +100,12 @@ class EmbeddingSpec:
         """Shape of the table with whole blocks."""
         if self.interleaved:
             return (self.blocks, self.interleaved.rows, self.interleaved.block)
-        return (self.blocks, self.block_rows, self.scale + self.width)
+        return (self.blocks, self.block_rows, self.columns)
 
     @property
     def columns(self) -> int:
         """Elements of a row, with those of its scale."""
-        return self.scale + self.width
+        return self.form.row_nbytes(self.width) if self.form else self.scale + self.width
 
     @property
     def worth_fetching(self) -> bool:
@@ -109,6 +119,11 @@ class EmbeddingSpec:
     def parts(self) -> list[tuple[int, int, int]]:
         """The parts of a row in a block of interleaved rows: (byte of the block, bytes of an element, elements)."""
         size, lanes = WEIGHT_DTYPES[self.dtype], self.interleaved.block
+        if form := self.form:
+            scales, first = 4 * self.interleaved.scale * lanes, self.interleaved.first * lanes
+            zeros = (first - form.zero_rows(self.width) * lanes, 1, form.zero_rows(self.width))
+            parts = [(scales, form.scale_nbytes, form.count(self.width)), zeros, (first, 1, form.rows(self.width))]
+            return [part for part in parts if part[2]]
         scale = [(4 * self.interleaved.scale * lanes, 4, 1)] if self.scale else []
         return [*scale, (size * self.interleaved.first * lanes, size, self.width)]
 
@@ -172,6 +187,10 @@ def rows_kernel(spec: EmbeddingSpec, width: int) -> tirx.PrimFunc:
 
 def _copy_row(spec: EmbeddingSpec, width: int, table: tirx.Buffer, row, y: tirx.Buffer, number) -> None:
     """Write a row of the table, widened, as that of a number."""
+    if form := spec.form:
+        lanes = BlockedLanes(form, table, 1, 0, spec.scale, spec.width)
+        _copy_blocks(lanes, T.bind(row * spec.columns), 0, y, number)
+        return
     part = cover(spec.width, width)
     row_at = row * spec.columns
     scale = T.bind(tirx.reinterpret("float32", table[vector(row_at, spec.scale)])) if spec.scale else None
@@ -191,6 +210,10 @@ def _copy_lane(spec: EmbeddingSpec, table: tirx.Buffer, block, lane, y: tirx.Buf
     """Write a row of the table that is a lane of a block, widened, as that of a number."""
     lanes = spec.block_rows
     begin = T.bind(block * (spec.interleaved.rows * lanes))
+    if form := spec.form:
+        places = spec.interleaved
+        _copy_blocks(BlockedLanes(form, table, lanes, 4 * places.scale, places.first, spec.width), begin, lane, y, number)
+        return
     each = 4 // WEIGHT_DTYPES[spec.dtype]
     bits = begin + (spec.interleaved.scale * lanes + lane) * each
     scale = T.bind(tirx.reinterpret("float32", table[vector(bits, each)])) if spec.scale else None
@@ -199,3 +222,28 @@ def _copy_lane(spec: EmbeddingSpec, table: tirx.Buffer, block, lane, y: tirx.Buf
         if spec.dtype != "float32":
             value = widened(value, spec.dtype, 1)
         T.buffer_store(y, value if scale is None else value * scale, [number * spec.width + k])
+
+
+def _copy_blocks(lanes: BlockedLanes, at, lane, y: tirx.Buffer, number) -> None:
+    """Write a row in blocks, which is a lane of the rows of bytes from `at` on, as that of a number."""
+    size = lanes.form.size
+    blocks, rest = lanes.whole
+    begin = T.bind(number * lanes.taps)
+
+    def block_of(block, count: int) -> None:
+        scale, zero = T.bind(lanes.scales(at, block, lane, 1)), lanes.zeros(at, block, lane, 1)
+        zero = None if zero is None else T.bind(zero)
+
+        def pair_of(tap, elements: int) -> None:
+            for i, value in enumerate(lanes.pair(at, tap, lane, 1, zero)[:elements]):
+                T.buffer_store(y, value * scale, [begin + tap + i])
+
+        with T.serial(count // 2) as pair:
+            pair_of(T.bind(block * size + pair * 2), 2)
+        if count % 2:
+            pair_of(block * size + count - 1, 1)
+
+    with T.serial(blocks) as block:
+        block_of(block, size)
+    if rest:
+        block_of(blocks, rest)

@@ -59,6 +59,10 @@ class Blocks:
         """Rows of bytes that zero points take."""
         return self.rows(self.count(taps)) if self.has_zeros else 0
 
+    def row_nbytes(self, taps: int) -> int:
+        """Bytes of a channel: scales, zero points and weights."""
+        return self.scale_rows(taps) + self.zero_rows(taps) + self.rows(taps)
+
     def rows(self, integers: int) -> int:
         """Rows of bytes that so many integers of a channel take."""
         return math.ceil(integers * self.bits / 8)
@@ -121,6 +125,16 @@ def pack(
     packed = np.concatenate(parts, axis=1)
     panel[:, : packed.shape[1]] = packed
     return panel
+
+
+def pack_rows(q: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, kept: str) -> np.ndarray:
+    """int8[rows, bytes]: for each row of integers [rows, width], with scales and zero points [rows, blocks], the scales, the
+    zero points, and the integers."""
+    form = blocks_of(kept)
+    assert form is not None, f"{kept} has no blocks"
+    nbytes, alone = form.row_nbytes(q.shape[1]), np.zeros((len(q), 0, 1), np.float32)
+    lanes = [None if one is None else one[..., None] for one in (q, scales, zeros)]
+    return pack(alone, *lanes, kept, nbytes).reshape(len(q), nbytes)
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
@@ -14,19 +16,34 @@ _WIDENED_LANES = 16  # of a vector that is not in a register tile
 _HIGH, _LOW = 4, 28  # bits by which the halves of a byte are shifted to sign-extended 32 bits
 
 
-class BlocksReader(PanelReader):
-    """Loads from panels whose weights are in blocks of inputs."""
+@dataclass(frozen=True)
+class BlockedLanes:
+    """Loads of weights in blocks, whose channels are lanes of rows of bytes; `at` is the element at which these rows begin."""
 
-    def __init__(self, panel: Panel, form: Blocks, buffer: tirx.Buffer) -> None:
-        super().__init__(panel, buffer)
-        self.form = form
-        self.count = form.count(panel.taps)
-        self.scale_row = 4 * panel.head
-        self.zero_row = self.scale_row + form.scale_rows(panel.taps)
+    form: Blocks
+    buffer: tirx.Buffer
+    stride: int  # bytes from one row to the next: the lanes
+    scale_row: int  # the first row of scales; those of zero points, if any, follow
+    tap_row: int  # the first row of weights
+    taps: int
+
+    @property
+    def count(self) -> int:
+        """Blocks of a channel."""
+        return self.form.count(self.taps)
+
+    @property
+    def zero_row(self) -> int:
+        return self.scale_row + self.form.scale_rows(self.taps)
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        """Blocks with all their weights, and weights of the last block if there are fewer."""
+        return divmod(self.taps, self.form.size)
 
     def scale_at(self, at, block):
         """The element at which the scales of a block of inputs begin."""
-        return at + (self.scale_row + block * self.form.scale_nbytes) * self.panel.block
+        return at + (self.scale_row + block * self.form.scale_nbytes) * self.stride
 
     def scales(self, at, block, start, lanes: int) -> tirx.Expr:
         """The scales of a block of inputs, float32."""
@@ -48,7 +65,7 @@ class BlocksReader(PanelReader):
 
     def pair(self, at, tap, start, lanes: int, zeros: tirx.Expr | None) -> tuple[tirx.Expr, tirx.Expr]:
         """The integers of an even tap and of the next one, less the zero points of their block, float32."""
-        row = self.panel.first_tap
+        row = self.tap_row
         if self.form.bits == 8:
             low, high = (self._bytes(at, row + tap + i, start, lanes) for i in range(2))
         else:
@@ -56,6 +73,20 @@ class BlocksReader(PanelReader):
             up = spread(tirx.const(_LOW, "int32"), lanes)
             low, high = (both << up) >> up, both >> spread(tirx.const(_HIGH, "int32"), lanes)
         return _less(_wide(low, lanes), zeros), _less(_wide(high, lanes), zeros)
+
+    def _bytes(self, at, row, start, lanes: int) -> tirx.Expr:
+        """A row of bytes, as int32."""
+        value = self.buffer[vector(at + row * self.stride + start, lanes)]
+        return tirx.Cast(vector_type("int32", lanes), value)
+
+
+class BlocksReader(PanelReader):
+    """Loads from panels whose weights are in blocks of inputs."""
+
+    def __init__(self, panel: Panel, form: Blocks, buffer: tirx.Buffer) -> None:
+        super().__init__(panel, buffer)
+        self.form = form
+        self.lanes = BlockedLanes(form, buffer, panel.block, 4 * panel.head, panel.first_tap, panel.taps)
 
     def fetch_taps_ahead(self, at, tap) -> None:
         """Ask for weights that a loop over pairs of taps reads later, which is at `tap`."""
@@ -80,11 +111,11 @@ class BlocksReader(PanelReader):
         lanes = min(width & -width, _WIDENED_LANES)
         with T.serial(width // lanes) as piece:
             start = T.bind(piece * lanes)
-            scales, zeros = T.bind(self.scales(at, block, start, lanes)), self.zeros(at, block, start, lanes)
+            scales, zeros = T.bind(self.lanes.scales(at, block, start, lanes)), self.lanes.zeros(at, block, start, lanes)
             zeros = None if zeros is None else T.bind(zeros)
 
             def write(pair, halves: int) -> None:
-                values = self.pair(at, block * self.form.size + pair * 2, start, lanes, zeros)
+                values = self.lanes.pair(at, block * self.form.size + pair * 2, start, lanes, zeros)
                 for half, value in enumerate(values[:halves]):
                     index = place + (pair * 2 + half) * width + start
                     T.buffer_store(target, value * scales, [vector(index, lanes)])
@@ -93,11 +124,6 @@ class BlocksReader(PanelReader):
                 write(pair, 2)
             if count % 2:
                 write(count // 2, 1)
-
-    def _bytes(self, at, row, start, lanes: int) -> tirx.Expr:
-        """A row of bytes, as int32."""
-        value = self.buffer[vector(at + row * self.panel.block + start, lanes)]
-        return tirx.Cast(vector_type("int32", lanes), value)
 
 
 def _wide(integers: tirx.Expr, lanes: int) -> tirx.Expr:

@@ -176,6 +176,67 @@ def test_readers_of_one_weight_share_it(rows, tmp_path):
     assert (tmp_path / "m.weights").stat().st_size <= constants + 2 * 4096
 
 
+def table(rng, rows: int, width: int, block: int, kind: str, zeros: bool) -> tuple[dict, dict]:
+    """A quantised table and the attributes of its reader: bytes of two numbers, or a type of 4 bits."""
+    blocks = -(-width // block)
+    scales = rng.uniform(0.01, 0.03, (rows, blocks)).astype("f4")
+    if kind == "uint8":
+        weights = {"t_w": rng.integers(0, 256, (rows, width // 2)).astype("u1"), "t_s": scales}
+        weights |= {"t_o": rng.integers(0, 256, (rows, -(-blocks // 2))).astype("u1")} if zeros else {}
+        return weights, {"bits": 4}
+    low, high = (0, 16) if kind == "uint4" else (-8, 8)
+    packed = lambda name, of: helper.make_tensor(  # noqa: E731
+        name, getattr(TensorProto, kind.upper()), of, rng.integers(low, high, of).ravel().tolist()
+    )
+    weights = {"t_w": packed("t_w", (rows, width)), "t_s": scales}
+    return weights | ({"t_o": packed("t_o", scales.shape)} if zeros else {}), {}
+
+
+def looked_up(ids: np.ndarray, weights: dict, block: int, **attributes) -> onnx.ModelProto:
+    """Rows of a table."""
+    gather = node(
+        "GatherBlockQuantized", "t_w", "x", "t_s", *(["t_o"] if "t_o" in weights else []), domain="com.microsoft",
+        block_size=block, gather_axis=0, quantize_axis=1, **attributes,
+    )  # fmt: skip
+    made = graph([gather], ids, weights)
+    made.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    return made
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int4", "uint4"])
+@pytest.mark.parametrize(("rows", "width", "zeros"), [(3450, 352, True), (3450, 352, False), (40, 96, True)])
+def test_rows_of_a_table_in_blocks(kind, rows, width, zeros, tmp_path):
+    """Read by the row, in slices, or, of a small table, from float32."""
+    rng = np.random.default_rng(9)
+    weights, attributes = table(rng, rows, width, 32, kind, zeros)
+    for ids in (np.int64([[0, 5, rows - 1, -1]]), rng.integers(0, rows, (1, 500))):
+        artifact = compared(looked_up(ids, weights, 32, **attributes), ids, most=1e-7)
+        if rows > 1000:
+            artifact.export_library(tmp_path / "t.so")
+            assert (tmp_path / "t.weights").stat().st_size <= 1.02 * rows * (width * 5 // 8 + 6) + 4096
+
+
+def tied(rows: int = 3001, width: int = 352) -> tuple[onnx.ModelProto, np.ndarray]:
+    """An embedding, and the head with the same table."""
+    rng = np.random.default_rng(10)
+    weights, attributes = table(rng, rows, width, 32, "uint8", True)
+    head = {"h_w": weights["t_w"].reshape(rows, -1, 16), "h_s": weights["t_s"].ravel(), "h_o": weights["t_o"].ravel()}
+    gather = node("GatherBlockQuantized", "t_w", "x", "t_s", "t_o", out="e", domain="com.microsoft", block_size=32, **attributes)
+    product = node("MatMulNBits", "e", *head, domain="com.microsoft", N=rows, K=width, bits=4, block_size=32, accuracy_level=1)
+    made = graph([gather, product], np.int64([[0]]), weights | head)
+    made.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    return made, np.int64([[2000]])
+
+
+def test_a_table_of_an_embedding_and_a_head_is_stored_once(tmp_path):
+    model, ids = tied()
+    artifact = compared(model, ids, most=2e-6)
+    artifact.export_library(tmp_path / "m.so")
+    constants = sum(len(tensor.raw_data) for tensor in model.graph.initializer) // 2
+    assert (tmp_path / "m.weights").stat().st_size <= 1.03 * constants
+    assert {"rows", "blockgemv"} <= implementations(artifact), "the row is fetched from the head's panel"
+
+
 FAULTS = {
     "block": ({"block_size": 24}, {}, r"MatMulNBits\): its block_size is 24, and 16, 32"),
     "bits": ({"bits": 2}, {}, r"MatMulNBits\): it has g_idx, or weights of other than 4 or 8 bits"),
@@ -202,6 +263,20 @@ def test_groups_of_inputs_in_another_order_are_refused():
     model = graph([made], np.zeros((1, 128), "f4"), weights | {"g": np.zeros(128, "i4")})
     with pytest.raises(FlexcompError, match=r"MatMulNBits\): it has g_idx"):
         flexcomp.build(model, threads=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"t_s": np.ones((40, 2), "f4")}, r"its scales are \[40, 2\], and blocks of 32 along axis 1 of .* have \[40, 3\]"),
+        ({"t_w": np.zeros((40, 48), "i1")}, "its data holds int8, and int4, uint4 and uint8 can be compiled"),
+        ({"t_s": np.full((40, 3), np.nan, "f4")}, "some of its scales are infinite or no numbers"),
+    ],
+)
+def test_bad_tables_are_refused_by_node(changed, says):
+    weights, attributes = table(np.random.default_rng(11), 40, 96, 32, "uint8", False)
+    with pytest.raises(FlexcompError, match=says):
+        flexcomp.build(looked_up(np.int64([[0]]), weights | changed, 32, **attributes), threads=1, progress=False)
 
 
 def test_scales_of_other_blocks_are_refused():

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from flexcomp.frontend.domains import DEFAULT
 from flexcomp.frontend.quantised.definition import Definition
 from flexcomp.frontend.quantised.dynamic_lstm import define as _dynamic_lstm
+from flexcomp.frontend.quantised.rows_in_blocks import define as _rows_in_blocks
 from flexcomp.frontend.quantised.weights_in_blocks import define as _product_with_blocks
 
 _MICROSOFT = "com.microsoft"
@@ -192,6 +193,7 @@ _OF_MICROSOFT: dict[str, Callable[[Definition], None]] = {
     "DequantizeLinear": _same("DequantizeLinear"),
     "DynamicQuantizeLSTM": _dynamic_lstm,
     "DynamicQuantizeMatMul": _dynamic_product,
+    "GatherBlockQuantized": _rows_in_blocks,
     "MatMulIntegerToFloat": _product_to_real,
     "MatMulNBits": _product_with_blocks,
     "MulInteger": _integer_product,

@@ -6,7 +6,7 @@ import numpy as np
 
 from flexcomp.frontend.quantised.definition import Definition
 
-_SCALES = (np.float32, np.float16)
+SCALES = (np.float32, np.float16)
 _SIZES = (16, 32, 64, 128, 256)
 
 
@@ -20,7 +20,7 @@ def define(made: Definition) -> None:
     packed, scales, zeros = (made.value(i) for i in (1, 2, 3))
     if made.input(4) or bits not in (4, 8):
         raise made.refuse("it has g_idx, or weights of other than 4 or 8 bits; export the network with float32 weights")
-    if packed is None or scales is None or (made.input(3) and zeros is None) or scales.dtype not in _SCALES:
+    if packed is None or scales is None or (made.input(3) and zeros is None) or scales.dtype not in SCALES:
         raise made.refuse(
             "its weights, scales (float32 or float16) and zero points must be constants of the model: export it with them"
         )
@@ -40,14 +40,14 @@ def define(made: Definition) -> None:
                 f"it has {given.size} {what} where {rows} channels of {columns} inputs in blocks of {size} have {wanted}: "
                 "quantise again"
             )
-    weights = _unpacked(packed.reshape(rows, -1), bits)[:, :columns]
+    weights = unpacked(packed.reshape(rows, -1), bits)[:, :columns]
     middle = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
-    zero = middle if zeros is None else _unpacked(zeros.reshape(rows, -1), bits)[:, :blocks]
+    zero = middle if zeros is None else unpacked(zeros.reshape(rows, -1), bits)[:, :blocks]
     given = [made.constant(one) for one in (weights, scales.reshape(rows, blocks), zero)]
     real = made.emit("DequantizeLinear", given, axis=1, block_size=size)
     made.product(made.input(0), made.emit("Transpose", [real], perm=[1, 0]), 5)
 
 
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """uint8[rows, numbers]: of 4 bits, the lower half of a byte comes first."""
-    return packed if bits == 8 else np.stack([packed & 15, packed >> 4], -1).reshape(packed.shape[0], -1)
+def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """uint8[…, numbers]: of 4 bits, the lower half of a byte comes first."""
+    return packed if bits == 8 else np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
