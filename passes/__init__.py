@@ -1,5 +1,6 @@
 """One IR pass per file, on Relax, put in order by `flexcomp.compiler.pipeline`; AlignStack, HideValues, ShowValues are on TIR."""
 
+from .absorb_conversions import AbsorbConversions
 from .align_stack import AlignStack
 from .canonicalise import Canonicalise
 from .check_indices import CheckIndices
@@ -34,6 +35,7 @@ from .two_dimensions import ToTwoDimensions
 from .widen import Widen
 
 __all__ = [
+    "AbsorbConversions",
     "AlignStack",
     "Canonicalise",
     "CheckIndices",

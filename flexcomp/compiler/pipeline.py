@@ -9,6 +9,7 @@ from tvm.ir.transform import Pass, Sequential
 
 from flexcomp.network import VIEWS
 from flexcomp.passes import (
+    AbsorbConversions,
     Canonicalise,
     CheckIndices,
     ChooseKernels,
@@ -116,6 +117,7 @@ def operators(unit: Machine) -> list[Pass]:
     """Every operator is a kernel call or a view; operators without a family are fused and legalised by TVM."""
     return [
         LowerOperators(unit),
+        AbsorbConversions(unit),
         relax.transform.LegalizeOps(LEGALISATIONS, skip_ops=[f"relax.{view}" for view in VIEWS]),
         FuseGeneric(),
         relax.transform.DeadCodeElimination(),

@@ -91,6 +91,39 @@ def test_outputs_against_onnxruntime(model, artifact, tmp_path: Path):
         np.testing.assert_array_equal(one, found[-1])
 
 
+def block() -> onnx.ModelProto:
+    """A transformer block: norms, attention, a residual, GELU's cousin, and Softmax as the last operator."""
+    g, width, tokens = Graph("block", seed=1), 48, 20
+    x = g.op("Relu", g.input("x", (1, tokens, width)), channels=width)
+    x = g.linear(x, width)
+    y = g.op("LayerNormalization", x, g.normal((width,), 1.0), g.normal((width,), 0.1), axis=-1)
+    heads = [g.op("Transpose", g.reshape(g.linear(y, width), 1, tokens, 3, 16), perm=[0, 2, 1, 3]) for _ in range(3)]
+    scores = g.op("MatMul", heads[0], g.op("Transpose", heads[1], perm=[0, 1, 3, 2]))
+    mixed = g.op("MatMul", g.op("Softmax", g.op("Mul", scores, g.number(0.25)), axis=-1), heads[2])
+    mixed = g.reshape(g.op("Transpose", mixed, perm=[0, 2, 1, 3]), 1, tokens, width)
+    g.channels[mixed] = width
+    x = g.op("Add", x, g.linear(mixed, width), channels=width)
+    inner = g.linear(x, 4 * width)
+    x = g.op("Add", x, g.linear(g.op("Mul", inner, g.op("Sigmoid", inner), channels=4 * width), width), channels=width)
+    return g.model(g.op("Softmax", g.linear(x, 30), axis=-1), (1, tokens, 30))
+
+
+@needs_emulator
+def test_a_transformer_has_nothing_wide_within(tmp_path):
+    model = block()
+    artifact = flexcomp.build(model, TARGET, kernels="smallest", threads=1, arithmetic="float16")
+    layers = [layer for layer in artifact.program.layers if layer.implementation != "generic"]
+    assert all(layer.description.endswith((", computed in float16", ", on float16")) for layer in layers)
+    assert {"attention", "layer_norm", "matmul", "softmax"} <= {layer.op for layer in layers}
+    x = np.random.default_rng(0).standard_normal((1, 20, 48)).astype("f4")
+    np.save(tmp_path / "x.npy", x)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    artifact.export_library(tmp_path / "block.so")
+    runner.run(tmp_path / "block.so", inputs={"x": tmp_path / "x.npy"}, output_dir=tmp_path, emulator=emulated())
+    found = np.load(runner.output_file(tmp_path, model.graph.output[0].name))
+    assert abs(found - expected).max() < MOST_ERROR * abs(expected).max()
+
+
 def test_the_smallest_budget_falls_with_the_activations():
     g = Graph("wide", seed=1)
     x = g.input("x", (1, 8, 56, 56))
