@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ..tiles.rows import cover
-from .loops import for_loop, nested, sequence
+from .loops import for_loop, nested, sequence, store
 from .nest import Machine, Nest, new_axis
 from .stages import Axis, substitute
 
@@ -80,16 +80,19 @@ def emit_tiles(nest: Nest, tile: Tile, along: Axis | None, machine: Machine, ope
     if along is not None:
         statements += _combine_lanes(reduction, tile, registers, slot, each)
 
-    def store(row: int, vector: int, lane: ir.Expr) -> tirx.Stmt:
+    variables: list[tirx.Stmt] = []
+
+    def stored(row: int, vector: int, lane: ir.Expr) -> tirx.Stmt:
         values = place(row, vector, lane)
         values[reduction.accumulator] = tirx.BufferLoad(registers, [slot(row, vector, lane)])
-        return tirx.BufferStore(nest.buffer, substitute(nest.value, values), [substitute(nest.index, values)])
+        lanes = tile.lanes if along is None else 1
+        kept, statement = store(nest.buffer, substitute(nest.index, values), substitute(nest.value, values), lane, lanes)
+        variables.extend(kept)
+        return statement
 
-    if along is None:
-        statements += each(store, every)
-    else:
-        statements += [store(row, 0, tirx.const(0, "int32")) for row in range(tile.rows)]
-    return nested(outer, sequence(statements), machine, operations)
+    first = tirx.const(0, "int32")
+    results = each(stored, every) if along is None else [stored(row, 0, first) for row in range(tile.rows)]
+    return nested(outer, sequence([*variables, *statements, *results]), machine, operations)
 
 
 def _reduce_loops(nest, tile, along, registers, slot, each, place) -> tirx.Stmt:

@@ -22,6 +22,11 @@ def channel_shuffle(x):
     return op.reshape(op.permute_dims(op.reshape(x, (1, 7, 7, 4, 17)), [0, 1, 2, 4, 3]), (1, 7, 7, 68))
 
 
+def mean_mish(x):
+    mean = op.mean(x, axis=[2, 3])
+    return op.multiply(mean, op.tanh(op.log(op.add(op.exp(mean), constant(1.0)))))
+
+
 def silu_chain(x):
     """Every step reads its argument twice: copying expressions would double them eight times."""
     for _ in range(8):
@@ -91,6 +96,7 @@ CASES = {
         lambda x: image.resize2d(x, size=(40, 44), layout="NCHW", method="nearest_neighbor"),
         (1, 5, 20, 22),
     ),
+    "mean_mish": (mean_mish, (1, 19, 9, 9)),
     "mean_spatial": (lambda x: op.mean(x, axis=[1, 2], keepdims=True), (1, 14, 14, 70)),
     "mean_last": (lambda x: op.mean(x, axis=[2, 3]), (1, 6, 13, 11)),
     "max": (lambda x: op.max(x, axis=[1]), (5, 33, 7)),
