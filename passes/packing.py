@@ -18,7 +18,7 @@ from ..schedules.transform import Emit
 from . import attributes as names
 from .ir import shape
 from .layers import LayerReading, operator_of
-from .panels import assemble, of_transposed_blocks, on_weights
+from .panels import assemble, of_transposed_blocks, on_weights, rounded_to_blocks
 
 
 def pack(
@@ -35,6 +35,8 @@ def pack(
     parts = of_transposed_blocks(made_by, weight) if panel.in_blocks else None
     if parts is None and operator_of(layer) == "matmul":
         weight = emit(op.permute_dims(weight, (1, 0)))
+    if panel.in_blocks and parts is None:
+        parts = rounded_to_blocks(emit, weight, panel.kept)
     kept = str(layer.attrs.get(names.DTYPE, "float32")).removeprefix(names.VALUES_OF)
     if not panel.narrow and kept != "float32" and blocks_of(kept) is None:
         weight = on_weights(emit, f"round.{kept}", "float32", shape(weight), weight)

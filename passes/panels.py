@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 from tvm import ir, relax
 from tvm.relax import op
 
+from ..schedules.tiles.blocks import blocks_of
 from ..schedules.tiles.first_taps import FirstTaps
 from ..schedules.tiles.panel import Panel
 from .ir import dtype, operator, shape
@@ -16,6 +17,7 @@ from .ir import dtype, operator, shape
 Emit = Callable[[relax.Call], relax.Var]
 _LACKING = "lacking"
 _IN_BLOCKS = "in_blocks"
+_ROUNDED = "integers_in_blocks"
 
 
 def assemble(
@@ -81,6 +83,22 @@ def of_blocks(value: ir.Expr | None) -> OfBlocks | None:
         return None
     integers, scales, *zeros = value.args[1:]
     return OfBlocks(integers, scales, zeros[0] if zeros else None, int(numbers[0]))
+
+
+def rounded_to_blocks(emit: Emit, weight: ir.Expr, kept: str) -> OfBlocks:
+    """float32 weights [channels, inputs], rounded to integers in the blocks `kept`."""
+    form = blocks_of(kept)
+    assert form is not None, f"{kept} has no blocks"
+    channels, inputs = shape(weight)
+    integers = on_weights(emit, f"{_ROUNDED}.{kept}", "int8", (channels, inputs), weight)
+    scales = on_weights(emit, f"scales_of_blocks.{kept}", "float32", (channels, form.count(inputs)), weight)
+    return OfBlocks(integers, scales, None, form.size)
+
+
+def before_rounding(value: ir.Expr | None) -> ir.Expr | None:
+    """The weights, if this is a call for the integers that they are rounded to."""
+    is_rounding = operator(value) == "call_pure_packed" and value.args[0].global_symbol.split(".")[1] == _ROUNDED
+    return value.args[1] if is_rounding else None
 
 
 def of_transposed_blocks(made_by: Callable[[ir.Expr], ir.Expr | None], weight: ir.Expr) -> OfBlocks | None:

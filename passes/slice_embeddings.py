@@ -16,7 +16,7 @@ from ..schedules.tiles.blocks import blocks_of
 from .attributes import FETCH, VALUES_OF, kernel_attributes
 from .ir import dtype, operator, shape, static_tensor, values_of
 from .module_pass import module_pass
-from .panels import OfBlocks, on_weights
+from .panels import OfBlocks, on_weights, rounded_to_blocks
 from .rebuild import MainRewriter
 from .weights import KeptWeight, WeightType, weight_vars
 
@@ -74,9 +74,9 @@ class _Slicer(MainRewriter):
         spec = EmbeddingSpec(shape(ids) or (1,), dtype(ids), rows, math.prod(rest), "float32" if values_of else kept)
         columns = spec.panel[-1]
         if blocks_of(spec.kept):
-            panel = self._in_blocks(weight.in_blocks(), spec)
+            panel = self._in_blocks(weight.in_blocks(), table, spec)
         else:
-            panel = self.emit(self.reshape(self.substitute(table), (rows, spec.width)))
+            panel = self._rows(table, spec)
             if values_of and not blocks_of(kept):
                 panel = on_weights(self.emit, f"round.{kept}", "float32", (rows, columns), panel)
             if spec.dtype != "float32":
@@ -90,8 +90,16 @@ class _Slicer(MainRewriter):
         found = relax.call_tir(self._kernel(spec), args, relax.TensorType((*spec.ids, spec.width), "float32"))
         return self.reshape(self.emit(found), shape(ids) + tuple(rest))
 
-    def _in_blocks(self, parts: OfBlocks, spec: EmbeddingSpec) -> relax.Var:
-        given = [self.substitute(one) for one in (parts.integers, parts.scales, parts.zeros) if one is not None]
+    def _rows(self, table: relax.Var, spec: EmbeddingSpec) -> relax.Var:
+        return self.emit(self.reshape(self.substitute(table), (spec.rows, spec.width)))
+
+    def _in_blocks(self, parts: OfBlocks | None, table: relax.Var, spec: EmbeddingSpec) -> relax.Var:
+        """Rows of a table that the model has in blocks, or that is rounded to blocks."""
+        if parts is None:
+            parts = rounded_to_blocks(self.emit, self._rows(table, spec), spec.kept)
+            given = [parts.integers, parts.scales]
+        else:
+            given = [self.substitute(one) for one in (parts.integers, parts.scales, parts.zeros) if one is not None]
         return on_weights(self.emit, f"rows_of_blocks.{spec.kept}", spec.dtype, (spec.rows, spec.columns), *given)
 
     def _kernel(self, spec: EmbeddingSpec) -> ir.GlobalVar:

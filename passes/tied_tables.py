@@ -14,7 +14,7 @@ from .attributes import DTYPE, FETCH, VALUES_OF, WEIGHTS
 from .choose_kernels import chosen
 from .ir import bindings, operator, shape
 from .layers import LayerReading, is_layer, read
-from .panels import of_blocks
+from .panels import before_rounding, of_blocks
 from .rebuild import permuted_axes
 
 
@@ -84,6 +84,8 @@ def _rows_of(panel: relax.Var, spec: EmbeddingSpec, values: dict) -> _Source:
         _, function, kept = str(value.args[0].global_symbol).split(".", 2)
         rounded = kept if function == "round" else rounded
         if function == "rows_of_blocks":
+            if (wide := before_rounding(values.get(value.args[1]))) is not None:
+                return _Source(_unshaped(wide, values), rounded)
             return _Source(value.args[1], rounded, tuple(value.args[2:]))
         var = value.args[1]
     return _Source(_unshaped(var, values), rounded)

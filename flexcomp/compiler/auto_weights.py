@@ -67,15 +67,13 @@ def choose(
     max_error: float,
     offered: Collection[str],
     report: Progress,
-    *,
-    offers_blocks: bool = True,
 ) -> Chosen:
     """The types of those `offered` within `max_error` of the largest output, each output by its own, over all
     calibration inputs `given`.
 
     Raises InputError if the inputs do not fit the network, or all outputs on them are 0 or no numbers.
     """
-    wide = WeightTypes("float32", evaluate, offered=offered, offers_blocks=offers_blocks)
+    wide = WeightTypes("float32", evaluate, offered=offered)
     network = lower(wide)
     inputs = inputs_of(given, network.base.inputs)
     artifact, nodes = compiled(network), wide.nodes

@@ -36,6 +36,7 @@ from flexcomp.renamed import renamed
 from flexcomp.report import shown
 from flexcomp.runtime import parse_budget
 from flexcomp.schedules.registry import Machine
+from flexcomp.schedules.tiles.blocks import INT4
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 
 from . import pipeline
@@ -266,17 +267,15 @@ def types_of(
     """
     on_weights = partial(evaluate, weights=imported.weights)
     offered = [kind for kind in WEIGHT_DTYPES if kind != "float16" or target.converts_float16]
-    blocks = target.gpu is None
+    offered += [] if target.gpu else [INT4]
     if options.types != "auto":
         usual = "float16" if target.computes_half else None
-        return WeightTypes(options.types, on_weights, offered=offered, offers_blocks=blocks, usual=usual), None
-    chosen = _choose_types(imported, options, offered, blocks, report, cache)
+        return WeightTypes(options.types, on_weights, offered=offered, usual=usual), None
+    chosen = _choose_types(imported, options, offered, report, cache)
     return TypesInOrder(chosen.types, on_weights), chosen
 
 
-def _choose_types(
-    imported: Imported, options: Weights, offered: Sequence[str], blocks: bool, report: Progress, cache: bool
-) -> Chosen:
+def _choose_types(imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool) -> Chosen:
     target = resolve_target("native")
     unit, profile = replace(target.machine, threads=target.num_cores), guessed_profile(target)
 
@@ -292,8 +291,7 @@ def _choose_types(
         return prepared.artifacts([Request(parse_budget(None))])[0]
 
     on_weights = partial(evaluate, weights=imported.weights)
-    calibration, most = options.calibration, options.max_error
-    return choose_types(lowered, compiled, on_weights, calibration, most, offered, report, offers_blocks=blocks)
+    return choose_types(lowered, compiled, on_weights, options.calibration, options.max_error, offered, report)
 
 
 def _quiet(phase: str, done: int, total: int) -> None:

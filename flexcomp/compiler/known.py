@@ -8,8 +8,8 @@ KERNELS = {
     "flexnn": ("smallest", "im2col_gemm", "winograd"),
 }
 
-# Element types that weights may be kept in, as `flexcomp.schedules.tiles.panel` has them.
-WEIGHTS = ("float32", "float16", "bfloat16", "int8")
+# Element types that weights may be kept in, as `flexcomp.schedules.tiles.panel` and `blocks` have them.
+WEIGHTS = ("float32", "float16", "bfloat16", "int8", "int4")
 DEFAULT_MAX_ERROR = 5e-3  # of the largest output, for weights="auto"
 
 # Element types that kernels multiply: float16 on AArch64 with half precision.

@@ -155,12 +155,15 @@ _OF_ROWS = {
     "rows": narrow_panel.pack_rows,
     "integers": narrow_panel.integers,
     "scales": narrow_panel.scales,
+    "integers_in_blocks": blocks.integers_of,
+    "scales_of_blocks": blocks.scales_of,
 }
 
 
 def _narrowed(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
     """Functions that passes call: flexcomp.(pack|round|rows|integers|scales).KEPT, flexcomp.pack_together.KEPT.4.OFFSET, and
-    flexcomp.lacking, a mark; flexcomp.in_blocks.SIZE and flexcomp.(pack|rows_of)_blocks.KEPT of schedules/tiles/blocks.py."""
+    flexcomp.lacking, a mark; flexcomp.in_blocks.SIZE flexcomp.(pack|rows_of|scales_of)_blocks.KEPT and
+    flexcomp.integers_in_blocks.KEPT of schedules/tiles/blocks.py."""
     function, *operands = call.args
     _, what, *names = function.global_symbol.split(".")
     if what == "lacking":

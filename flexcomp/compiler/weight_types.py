@@ -16,10 +16,11 @@ from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.ir import bindings, dtype, operator, shape
 from flexcomp.passes.panels import lacking
 from flexcomp.passes.weights import KeptWeight
-from flexcomp.schedules.tiles.blocks import exact
+from flexcomp.schedules.tiles.blocks import INT4, blocks_of, exact, rounding
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, natural, require_fits
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES, element_type
 
+ALL_TYPES = (*WEIGHT_DTYPES, INT4)  # that a build may be asked for
 _EVERY = "*"
 _MOVING = ("reshape", "permute_dims", "concat", "take", "strided_slice", "zeros")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
@@ -28,11 +29,11 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 class WeightTypes:
     """The wish of `build(weights=…)`: a type, types by patterns of ONNX nodes' names, or None for types that lose nothing.
 
-    `evaluate` gives the results of a function of the network's weights; `offered` are the types that the target widens; with
-    `offers_blocks` it has kernels for weights in blocks of inputs. With `values_only` weights are float32, with the values in
-    their types, and weights that do not fit their type do not change. Layers that no pattern is
-    for have the type `usual`, float32 where their weights do not fit; without `usual`, the one that loses nothing. Raises
-    InputError for anything but a type.
+    `evaluate` gives the results of a function of the network's weights; `offered` are the types that the target widens; INT4
+    among them says that it has kernels for weights in blocks of inputs. With `values_only` weights are float32, with the values
+    in their types, and weights that do not fit their type do not change. Layers that no pattern is for have the type `usual`,
+    float32 where their weights do not fit; without `usual`, the one that loses nothing. Raises InputError for anything but a
+    type.
     """
 
     def __init__(
@@ -40,8 +41,7 @@ class WeightTypes:
         wish: str | Mapping[str, str] | None,
         evaluate: Evaluate,
         *,
-        offered: Collection[str] = tuple(WEIGHT_DTYPES),
-        offers_blocks: bool = True,
+        offered: Collection[str] = ALL_TYPES,
         values_only: bool = False,
         usual: str | None = None,
     ) -> None:
@@ -50,18 +50,17 @@ class WeightTypes:
         elif not isinstance(wish, Mapping):
             wish = {_EVERY: wish}
         for pattern, kind in wish.items():
-            if not isinstance(pattern, str) or not isinstance(kind, str) or kind not in WEIGHT_DTYPES:
+            if not isinstance(pattern, str) or not isinstance(kind, str) or kind not in ALL_TYPES:
                 where = "" if pattern == _EVERY else f" of {pattern!r}"
-                raise InputError(f"weights{where} cannot be kept as {kind!r}: the types are {', '.join(WEIGHT_DTYPES)}")
+                raise InputError(f"weights{where} cannot be kept as {kind!r}: the types are {', '.join(ALL_TYPES)}")
             if kind not in offered:
-                raise InputError(
-                    f"the target cannot widen {kind} weights (x86 needs F16C): the types are {', '.join(offered)}"
-                )
+                needs = "GPUs have no kernels" if kind == INT4 else "x86 needs F16C"
+                raise InputError(f"the target cannot widen {kind} weights ({needs}): the types are {', '.join(offered)}")
         self._rules = dict(wish)
         self._evaluate = evaluate
         self._unmatched = set(self._rules) - {_EVERY}
         self._nodes: dict[str, None] = {}
-        self._offered, self._offers_blocks = offered, offers_blocks
+        self._offered = offered
         self._known: dict[tuple, object] = {}
         self._misfit: InputError | None = None
         self._values_only, self._usual = values_only, usual
@@ -81,6 +80,8 @@ class WeightTypes:
                 self._unmatched.discard(pattern)
                 found = kind
         kept = self._otherwise(weight) if found is None else self._fitting(names, weight, found)
+        if found == INT4 and kept == INT4:
+            kept = self._in_four_bits(weight)
         self.fits.append(found is None or kept == found)
         return VALUES_OF + kept if self._values_only and kept != "float32" else kept
 
@@ -116,11 +117,20 @@ class WeightTypes:
     def _in_blocks(self, weight: KeptWeight) -> str:
         """The type of weights that the model has in blocks of inputs; empty for others."""
         parts = weight.in_blocks()
-        if parts is None or not self._offers_blocks:
+        if parts is None or INT4 not in self._offered:
             return ""
         integers, scales = self._value(weight, parts.integers), self._value(weight, parts.scales)
         zeros = None if parts.zeros is None else self._value(weight, parts.zeros)
         return str(exact(integers, scales, zeros, parts.size, float16="float16" in self._offered) or "")
+
+    def _in_four_bits(self, weight: KeptWeight) -> str:
+        """The type that INT4 is for a layer: blocks, those of the model if these have as few bits, or int8 without kernels."""
+        if not weight.may_be_in_blocks:
+            return "int8"
+        own = blocks_of(self._in_blocks(weight))
+        if own is not None and own.bits == 4:
+            return str(own)
+        return str(rounding(self._value(weight, weight.var), float16="float16" in self._offered))
 
     def _value(self, weight: KeptWeight, var: relax.Var) -> np.ndarray:
         return np.asarray(self._evaluate(replace(weight, var=var).function())[0])

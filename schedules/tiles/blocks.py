@@ -21,6 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# A type of weights that a build may be asked for: 4 bits in blocks of 32, symmetric, with float16 scales where these fit.
+INT4 = "int4"
+_SIZE = 32
+_MOST = 7  # of 4 bits, symmetric
 _FORM = re.compile(r"int(4|8) in blocks of (\d+), (float16|float32) scales(, zero points)?")
 _SCALE_NBYTES = {"float16": 2, "float32": 4}
 _HALF = 4  # bits, of a byte
@@ -96,6 +100,32 @@ def _offset(q: np.ndarray, zeros: np.ndarray | None, bits: int) -> tuple[int, in
     high = max(int(some.max(initial=0)) for some in (q, zero))
     half = 1 << (bits - 1)
     return next(((bits, less) for less in (0, half) if less - half <= low and high < less + half), None)
+
+
+def rounding(weights: np.ndarray, *, float16: bool = True) -> Blocks:
+    """The blocks that INT4 means for float32 weights; float16 scales only if allowed."""
+    largest = float(np.max(np.abs(weights), initial=0)) / _MOST
+    fits = float16 and largest <= float(np.finfo(np.float16).max)
+    return Blocks(4, _SIZE, "float16" if fits else "float32", False)
+
+
+def scales_of(weights: np.ndarray, kept: str) -> np.ndarray:
+    """float32[channels, blocks]: the scales to whose multiples, of -7 to 7, weights [channels, taps] are rounded."""
+    form = blocks_of(kept)
+    assert form is not None, f"{kept} has no blocks"
+    count = form.count(weights.shape[1])
+    padded = np.pad(np.abs(weights), ((0, 0), (0, count * form.size - weights.shape[1])))
+    largest = padded.reshape(len(weights), count, form.size).max(axis=2)
+    scales = (largest / np.float32(_MOST)).astype(form.scales).astype(np.float32)
+    return np.where(scales > 0, scales, np.float32(1))
+
+
+def integers_of(weights: np.ndarray, kept: str) -> np.ndarray:
+    """int8[channels, taps]: the nearest multiples of the scales."""
+    form = blocks_of(kept)
+    assert form is not None, f"{kept} has no blocks"
+    scales = np.repeat(scales_of(weights, kept), form.size, axis=1)[:, : weights.shape[1]]
+    return np.clip(np.rint(weights / scales), -_MOST, _MOST).astype(np.int8)
 
 
 def dequantised(q: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, size: int) -> np.ndarray:

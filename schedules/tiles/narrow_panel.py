@@ -11,6 +11,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from .blocks import INT4
 from .panel import SCALED_BFLOAT16, is_scaled
 
 # The smallest first.
@@ -85,9 +86,9 @@ def scales(weights: np.ndarray, dtype: str) -> np.ndarray:
 
 def require_fits(weights: np.ndarray, dtype: str) -> None:
     """OutOfRangeError if float32 weights are beyond the range of a narrow type."""
-    if dtype == "int8":
+    if dtype in ("int8", INT4):
         if not np.all(np.isfinite(weights)):
-            raise OutOfRangeError("weights that are infinite or no numbers do not fit int8")
+            raise OutOfRangeError(f"weights that are infinite or no numbers do not fit {dtype}")
         return
     most = float(np.max(np.abs(weights), initial=0, where=np.isfinite(weights)))
     with np.errstate(over="ignore"):

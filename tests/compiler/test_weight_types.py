@@ -193,8 +193,8 @@ def test_natural_types():
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        ("float8", "weights cannot be kept as 'float8': the types are float32, float16, bfloat16, int8"),
-        ({"/body/*": "int4"}, "weights of '/body/\\*' cannot be kept as 'int4'"),
+        ("float8", "weights cannot be kept as 'float8': the types are float32, float16, bfloat16, int8, int4"),
+        ({"/body/*": "int2"}, "weights of '/body/\\*' cannot be kept as 'int2'"),
         ({"*": 8}, "cannot be kept as 8"),
         ({"/nose/*": "int8"}, r"no layer with weights is called '/nose/\*'; there are /body/conv, /body/each, /head/fc"),
     ],

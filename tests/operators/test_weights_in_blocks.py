@@ -237,6 +237,63 @@ def test_a_table_of_an_embedding_and_a_head_is_stored_once(tmp_path):
     assert {"rows", "blockgemv"} <= implementations(artifact), "the row is fetched from the head's panel"
 
 
+def in_floats(conv: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.ndarray]:
+    """An embedding and a dense layer, of float32 weights [channels, inputs]; and a convolution between them, if asked for."""
+    rng = np.random.default_rng(12)
+    weights = {"t": rng.standard_normal((2750, 100)).astype("f4"), "w": rng.standard_normal((72, 100)).astype("f4")}
+    weights["w"][3, :40] = 0  # a block without a scale
+    nodes = [node("Gather", "t", "x", out="e"), node("Gemm", "c" if conv else "e", "w", transB=1)]
+    if conv:
+        extra = {"k": rng.standard_normal((1, 1, 1, 3)).astype("f4"), "i": np.int64([1, 1, 1, 100]), "o": np.int64([1, 100])}
+        nodes[1:1] = [
+            node("Reshape", "e", "i", out="f"),
+            node("Conv", "f", "k", out="g", pads=[0, 1, 0, 1]),
+            node("Reshape", "g", "o", out="c"),
+        ]
+        weights |= extra
+    ids = np.int64([7])
+    made = graph(nodes, ids, weights)
+    made.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    return made, weights, ids
+
+
+def test_float_weights_are_rounded_to_four_bits(tmp_path):
+    """To the nearest of fifteen multiples of a scale for each block of 32."""
+    model, weights, ids = in_floats()
+    artifact = flexcomp.build(model, weights="int4", threads=1, progress=False)
+    assert {"rows", "blockgemv"} <= implementations(artifact)
+    values = {}
+    for name, given in weights.items():
+        padded = np.pad(given, ((0, 0), (0, 28))).reshape(len(given), 4, 32)
+        step = (abs(padded).max(2, keepdims=True) / F32(7)).astype(F16).astype(F32)
+        values[name] = (np.rint(padded / np.where(step > 0, step, 1)) * step).reshape(len(given), 128)[:, :100]
+        assert np.all(abs(values[name] - given) <= 0.51 * np.repeat(step, 32, 1).reshape(len(given), 128)[:, :100])
+    rounded, _, _ = in_floats()
+    for tensor in rounded.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(values[tensor.name], tensor.name))
+    (want,) = onnxruntime.InferenceSession(rounded.SerializeToString()).run(None, {"x": ids})
+    for budget in ("min", None):
+        with artifact.session(budget=budget) as session:
+            np.testing.assert_allclose(session(ids), want, rtol=0, atol=1.5e-6 * abs(want).max())
+    artifact.export_library(tmp_path / "m.so")
+    assert (tmp_path / "m.weights").stat().st_size < 0.2 * sum(value.nbytes for value in weights.values())
+
+
+def test_layers_without_blocks_have_eight_bits_instead_of_four():
+    model, _, ids = in_floats(conv=True)
+    kinds = "int4", {"*": "int4", "g": "int8"}
+    found = [flexcomp.build(model, weights=kind, threads=1, progress=False).session()(ids) for kind in kinds]
+    np.testing.assert_array_equal(*found)
+
+
+def test_four_bits_have_no_infinity():
+    model, weights, _ = in_floats()
+    weights["w"][0, 0] = np.inf
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(weights["w"], "w"))
+    with pytest.raises(FlexcompError, match=r"infinite or no numbers do not fit int4: keep them as float32, weights=\{…, 'y'"):
+        flexcomp.build(model, weights="int4", threads=1, progress=False)
+
+
 FAULTS = {
     "block": ({"block_size": 24}, {}, r"MatMulNBits\): its block_size is 24, and 16, 32"),
     "bits": ({"bits": 2}, {}, r"MatMulNBits\): it has g_idx, or weights of other than 4 or 8 bits"),

@@ -159,8 +159,8 @@ def test_wrong_use_is_explained(tmp_path):
         flexcomp.tune(network(), database=path, trials=0)
     with pytest.raises(flexcomp.InputError, match="go together"):
         flexcomp.tune(network(), database=path, tracker="localhost:9190")
-    with pytest.raises(flexcomp.InputError, match="weights cannot be kept as 'int4'"):
-        flexcomp.tune(network(), database=path, weights="int4")
+    with pytest.raises(flexcomp.InputError, match="weights cannot be kept as 'int2'"):
+        flexcomp.tune(network(), database=path, weights="int2")
     with pytest.raises(flexcomp.InputError, match='are for weights="auto"'):
         flexcomp.tune(network(), database=path, weights="int8", max_error=0.1)
     with pytest.raises(flexcomp.TuningError, match=r"broken\.jsonl, line 1 is no record"):

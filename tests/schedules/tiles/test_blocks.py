@@ -75,3 +75,11 @@ def test_values_of_blocks():
     found = blocks.dequantised(q[:, :40], scales, zeros, 32)
     np.testing.assert_array_equal(found[:, 0], np.float32([-4, -15]))
     np.testing.assert_array_equal(found[:, 33], np.float32([30, np.float32(12) * np.float32(0.1)]))
+
+
+def test_scales_beyond_16_bits_have_32():
+    weights = np.full((1, 32), 1e6, "f4")
+    assert blocks.rounding(weights).scales == "float32" and blocks.rounding(ONES).scales == "float16"
+    assert blocks.rounding(ONES, float16=False).scales == "float32"
+    kept = str(blocks.rounding(weights))
+    np.testing.assert_allclose(blocks.integers_of(weights, kept) * blocks.scales_of(weights, kept), weights)

@@ -11,6 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from flexcomp.compiler.known import WEIGHTS
 from flexcomp.schedules.registry import candidates
+from flexcomp.schedules.tiles.blocks import INT4
 from flexcomp.schedules.tiles.emit import vector
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, pack, require_fits, rounded
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, WEIGHT_DTYPES, Panel
@@ -59,7 +60,7 @@ def test_a_panel_holds_its_float32_rows_as_bits(dtype):
 
 
 def test_all_types_are_offered():
-    assert tuple(WEIGHT_DTYPES) == WEIGHTS
+    assert (*WEIGHT_DTYPES, INT4) == WEIGHTS
 
 
 def test_int8_errs_by_half_a_step_of_its_channel():
