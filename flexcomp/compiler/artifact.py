@@ -146,8 +146,6 @@ class Artifact:
             return link
         if path.suffix != ".o":
             raise InputError(f"a library is called NAME.so, or NAME.o for a program in C, not {path.name}")
-        if self.others:
-            raise InputError(f"{path.name}: the C interface runs libraries of one shape: build one for each, or write NAME.so")
         if self.target.gpu is not None:
             raise TargetError("networks for GPUs cannot be linked with a program: write NAME.so")
         network_symbol(path)

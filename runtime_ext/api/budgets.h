@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "program/program.h"
+#include "program/shapes.h"
 
 namespace flexcomp::api {
 
-// The bytes that a caller means: FLEXCOMP_BUDGET_… are named. Throws BudgetError, which says the smallest one.
-uint64_t BudgetOf(uint64_t given, const Program& program);
+// The bytes that a caller means: FLEXCOMP_BUDGET_… are named, and enough for every shape.
+uint64_t BudgetOf(uint64_t given, const Shapes& shapes);
 
 }  // namespace flexcomp::api

@@ -13,18 +13,12 @@
 namespace flexcomp::api {
 namespace {
 
-constexpr uint32_t kShapes = 1;
-
-void RequireShape(uint32_t shape) {
-  if (shape >= kShapes) RaiseError("InputError", "there is no shape ", shape, ": the network has ", kShapes);
-}
-
 template <typename Count>
 flexcomp_status GiveCount(flexcomp_session* session, uint32_t* count, const Count& of) noexcept {
   return Guarded([&] {
     const std::shared_ptr<const Opened> found = FindOpened(session);
     RequirePointer(count, "count");
-    *count = static_cast<uint32_t>(of(found->program()));
+    *count = static_cast<uint32_t>(of(*found));
   });
 }
 
@@ -50,19 +44,18 @@ flexcomp_stats StatsOf(Session& session) {
 using namespace flexcomp;
 
 flexcomp_status flexcomp_shape_count(flexcomp_session* session, uint32_t* count) {
-  return api::GiveCount(session, count, [](const Program&) { return api::kShapes; });
+  return api::GiveCount(session, count, [](const api::Opened& opened) { return opened.shape_count(); });
 }
 
 flexcomp_status flexcomp_tensor_count(flexcomp_session* session, flexcomp_kind kind, uint32_t* count) {
-  return api::GiveCount(session, count, [&](const Program& program) { return api::CountOf(program, kind); });
+  return api::GiveCount(session, count, [&](const api::Opened& opened) { return api::CountOf(opened.program(), kind); });
 }
 
 flexcomp_status flexcomp_describe_tensor(flexcomp_session* session, flexcomp_kind kind, uint32_t index, uint32_t shape,
                                          flexcomp_tensor_info* info) {
   return api::Guarded([&] {
     const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
-    api::RequireShape(shape);
-    const api::Described described = api::At(found->program(), kind, index);
+    const api::Described described = api::At(found->program(shape), kind, index);
     const TensorType& type = described.type;
     flexcomp_tensor_info made{};
     made.name = described.name.c_str();
@@ -89,17 +82,13 @@ flexcomp_status flexcomp_find_tensor(flexcomp_session* session, flexcomp_kind ki
 }
 
 flexcomp_status flexcomp_budget_count(flexcomp_session* session, uint32_t shape, uint32_t* count) {
-  return api::GiveCount(session, count, [&](const Program& program) {
-    api::RequireShape(shape);
-    return program.rungs.size();
-  });
+  return api::GiveCount(session, count, [&](const api::Opened& opened) { return opened.program(shape).rungs.size(); });
 }
 
 flexcomp_status flexcomp_describe_budget(flexcomp_session* session, uint32_t shape, uint32_t index, flexcomp_budget_info* info) {
   return api::Guarded([&] {
     const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
-    api::RequireShape(shape);
-    const auto& rungs = found->program().rungs;
+    const auto& rungs = found->program(shape).rungs;
     if (index >= rungs.size()) RaiseError("InputError", "there is no budget ", index, ": the network has ", rungs.size());
     const RungHead& rung = rungs[index];
     flexcomp_budget_info made{};

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/budgets.h"
 #include "api/handles.h"
 #include "api/pools.h"
 #include "api/sessions.h"
@@ -42,13 +43,18 @@ struct Target {
 Target TargetOf(flexcomp_session* handle) {
   const auto found = [handle] { return FindToWait(handle); };
   return {[found] {
+            const std::shared_ptr<Session> session = found();
             std::vector<uint64_t> budgets;
-            for (const RungHead& rung : found()->program().rungs) budgets.push_back(rung.budget);
+            const uint64_t smallest = BudgetOf(FLEXCOMP_BUDGET_SMALLEST, session->shapes());  // for every shape
+            budgets.push_back(smallest);
+            for (const RungHead& rung : session->program().rungs)
+              if (rung.budget > smallest) budgets.push_back(rung.budget);
             return budgets;
           },
           [found] {
             const std::shared_ptr<Session> session = found();
-            return session->program().rungs[session->state().rung].budget;
+            const Session::State state = session->state();
+            return session->shapes()[state.shape].rungs[state.rung].budget;
           },
           [found] { return found()->ResidentArena(); }, [found](uint64_t budget) { found()->SetBudget(budget); }};
 }

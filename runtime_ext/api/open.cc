@@ -28,9 +28,9 @@ constexpr size_t kFirstOptions = offsetof(flexcomp_options, source);  // the siz
 
 CpuSet CpusOf(const char* list) { return list == nullptr ? CpuSet() : CpuSet::Parse(list); }
 
-SessionOptions OptionsOf(const flexcomp_options& given, const Program& program) {
+SessionOptions OptionsOf(const flexcomp_options& given, const Shapes& shapes) {
   SessionOptions options;
-  options.budget = BudgetOf(given.budget, program);
+  options.budget = BudgetOf(given.budget, shapes);
   options.threads = given.threads;
   options.cores.affinity = (given.flags & FLEXCOMP_NO_AFFINITY) == 0;
   options.cores.compute = CpusOf(given.compute_cpus);
@@ -59,34 +59,27 @@ void RequireKind(std::string_view kind, const std::string& of) {
              newer ? ": update flexcomp, or build the network with this version" : ": build the network again");
 }
 
-// Until the C interface picks shapes by inputs.
-std::shared_ptr<const Program> OnlyProgram(const Shapes& shapes, const std::string& of) {
-  if (shapes.size() > 1)
-    RaiseError(kUnsupported, of, " holds ", shapes.size(), " shapes of the network, and the C interface runs libraries of one: build a library for each");
-  return shapes.programs().front();
-}
-
-std::shared_ptr<const Program> LinkedProgram(const flexcomp_network& linked) {
+Shapes LinkedShapes(const flexcomp_network& linked) {
   if (linked.size < sizeof linked || linked.size > kLargestStruct) Raise("InputError", "the network is not one that flexcomp made");
   RequireKind(linked.kind, "the linked network");
-  return OnlyProgram(DecodeShapes(tvm::ffi::Bytes(reinterpret_cast<const char*>(linked.program), linked.program_nbytes)), "the linked network");
+  return DecodeShapes(tvm::ffi::Bytes(reinterpret_cast<const char*>(linked.program), linked.program_nbytes));
 }
 
-flexcomp_session* Open(std::shared_ptr<const Program> program, const flexcomp_options& options, const SessionOptions& made,
+flexcomp_session* Open(Shapes shapes, const flexcomp_options& options, const SessionOptions& made,
                        const std::string& weights) {
   const ChosenWeights chosen(options, weights);
-  Session::Owner opened(new Session(std::move(program), chosen.source(), made));
+  Session::Owner opened(new Session(std::move(shapes), chosen.source(), made));
   chosen.BelongTo(*opened);
   return Keep(std::move(opened));
 }
 
 }  // namespace
 
-std::shared_ptr<const Program> ProgramOf(const LoadedLibrary& library, const std::string& given) {
+Shapes ShapesOf(const LoadedLibrary& library, const std::string& given) {
   RequireKind(library.program->kind(), given);
   const auto blob = library.program->GetFunction("blob");
   if (!blob.has_value()) RaiseError("ArtifactError", given, " does not give its program: build it again");
-  return OnlyProgram(DecodeShapes((*blob)().cast<tvm::ffi::Bytes>()), given);
+  return DecodeShapes((*blob)().cast<tvm::ffi::Bytes>());
 }
 
 flexcomp_options TakenOptions(const flexcomp_options* options) {
@@ -110,10 +103,10 @@ flexcomp_status flexcomp_open(const char* path, const flexcomp_options* given, f
     api::RequirePointer(path, "library");
     const flexcomp_options options = api::TakenOptions(given);
     const LoadedLibrary library = LoadLibrary(path);
-    std::shared_ptr<const Program> program = api::ProgramOf(library, path);
-    SessionOptions made = api::OptionsOf(options, *program);
+    Shapes shapes = api::ShapesOf(library, path);
+    SessionOptions made = api::OptionsOf(options, shapes);
     made.library_path = library.path;
-    *session = api::Open(std::move(program), options, made, library.weights);
+    *session = api::Open(std::move(shapes), options, made, library.weights);
   });
 }
 
@@ -123,10 +116,10 @@ flexcomp_status flexcomp_open_linked(const flexcomp_network* network, const flex
     api::RequirePointer(session, "session");
     api::RequirePointer(network, "network");
     const flexcomp_options options = api::TakenOptions(given);
-    std::shared_ptr<const Program> program = api::LinkedProgram(*network);
-    SessionOptions made = api::OptionsOf(options, *program);
+    Shapes shapes = api::LinkedShapes(*network);
+    SessionOptions made = api::OptionsOf(options, shapes);
     made.linked = network;
-    *session = api::Open(std::move(program), options, made, {});
+    *session = api::Open(std::move(shapes), options, made, {});
   });
 }
 

@@ -7,12 +7,12 @@
 #include <string>
 
 #include "library/load.h"
-#include "program/program.h"
+#include "program/shapes.h"
 
 namespace flexcomp::api {
 
-// The program of a library, which the caller named so. Throws ArtifactError, and Unsupported for one of another version.
-std::shared_ptr<const Program> ProgramOf(const LoadedLibrary& library, const std::string& given);
+// The shapes of a library, which the caller named so. Throws ArtifactError, and Unsupported for one of another version.
+Shapes ShapesOf(const LoadedLibrary& library, const std::string& given);
 
 // The caller's options, or the defaults. Throws InputError, Unsupported.
 flexcomp_options TakenOptions(const flexcomp_options* given);

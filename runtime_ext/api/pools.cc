@@ -154,7 +154,7 @@ flexcomp_status flexcomp_pool_add(flexcomp_pool* pool, const char* name, const c
     const flexcomp_options options = api::TakenOptions(member.session);
     const tvm::ffi::json::Object session_options = api::SessionOptionsOf(options);
     const LoadedLibrary library = LoadLibrary(path);
-    Program described = api::DescriptionsOf(*api::ProgramOf(library, path));
+    Program described = api::DescriptionsOf(api::ShapesOf(library, path)[0]);
     const std::string weights = options.weights == nullptr ? library.weights : options.weights;
     const auto joining = std::make_shared<api::Member>(found, std::move(described));
     api::Kept kept(api::Keep(joining), api::Forget);

@@ -1,6 +1,7 @@
 // Inferences, budgets and states.
 #include <flexcomp.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -15,9 +16,12 @@
 
 namespace flexcomp::api {
 
-uint64_t BudgetOf(uint64_t given, const Program& program) {
-  if (given == FLEXCOMP_BUDGET_DEFAULT) return DefaultBudget(program);
-  return given == FLEXCOMP_BUDGET_SMALLEST ? program.rungs.front().budget : given;
+uint64_t BudgetOf(uint64_t given, const Shapes& shapes) {
+  if (given != FLEXCOMP_BUDGET_DEFAULT && given != FLEXCOMP_BUDGET_SMALLEST) return given;
+  uint64_t nbytes = 0;
+  for (const auto& program : shapes.programs())
+    nbytes = std::max(nbytes, given == FLEXCOMP_BUDGET_DEFAULT ? DefaultBudget(*program) : program->rungs.front().budget);
+  return nbytes;
 }
 
 namespace {
@@ -53,7 +57,8 @@ flexcomp_status flexcomp_run(flexcomp_session* session, const flexcomp_tensor* i
                              uint32_t output_count) {
   return api::Guarded([&] {
     const std::shared_ptr<const api::Opened> found = api::FindOpenedToWait(session);
-    const api::Ports ports(found->program(), inputs, input_count, outputs, output_count);
+    const Program& program = found->session != nullptr ? api::ProgramFor(found->session->shapes(), inputs, input_count) : found->program();
+    const api::Ports ports(program, inputs, input_count, outputs, output_count);
     if (found->member != nullptr)
       found->member->Run(ports.inputs, ports.outputs);
     else
@@ -64,6 +69,8 @@ flexcomp_status flexcomp_run(flexcomp_session* session, const flexcomp_tensor* i
 flexcomp_status flexcomp_run_in_place(flexcomp_session* session, flexcomp_callback fill, flexcomp_callback drain, void* context) {
   return api::Guarded([&] {
     const std::shared_ptr<Session> found = api::FindToWait(session);
+    if (found->shapes().size() > 1)
+      Raise(api::kUnsupported, "the library holds several shapes: flexcomp_run takes the one that its inputs state, flexcomp_run_in_place knows none");
     found->RunInPlace(api::CallerOf(fill, context, *found, FLEXCOMP_INPUT), api::CallerOf(drain, context, *found, FLEXCOMP_OUTPUT));
   });
 }
@@ -79,7 +86,7 @@ flexcomp_status flexcomp_cancel(flexcomp_session* session) {
 flexcomp_status flexcomp_set_budget(flexcomp_session* session, uint64_t budget) {
   return api::Guarded([&] {
     const std::shared_ptr<Session> found = api::FindToWait(session);
-    found->SetBudget(api::BudgetOf(budget, found->program()));
+    found->SetBudget(api::BudgetOf(budget, found->shapes()));
   });
 }
 

@@ -29,6 +29,11 @@ InCallback* CallbackOf(const Opened& opened, bool readers_only) noexcept {
 
 const Program& Opened::program() const noexcept { return session != nullptr ? session->program() : member->program(); }
 
+const Program& Opened::program(uint32_t shape) const {
+  if (shape >= shape_count()) RaiseError("InputError", "there is no shape ", shape, ": the network has ", shape_count());
+  return session != nullptr ? session->shapes()[shape] : member->program();
+}
+
 flexcomp_session* Keep(Session::Owner owner) { return All().Keep(std::make_shared<const Opened>(Opened{std::move(owner)})); }
 flexcomp_session* Keep(std::shared_ptr<Member> member) { return All().Keep(std::make_shared<const Opened>(Opened{nullptr, std::move(member)})); }
 

@@ -101,6 +101,22 @@ uint32_t RequireInputs(const Program& program, uint32_t count) {
 
 }  // namespace
 
+const Program& ProgramFor(const Shapes& shapes, const flexcomp_tensor* inputs, uint32_t count) {
+  if (shapes.size() == 1) return shapes[0];
+  const std::vector<Port>& ports = shapes[0].inputs;
+  if (RequireInputs(shapes[0], count) > 0) RequirePointer(inputs, "inputs");
+  std::vector<std::span<const int64_t>> extents;
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto* element = reinterpret_cast<const flexcomp_tensor*>(reinterpret_cast<const char*>(inputs) + i * inputs->size);
+    const flexcomp_tensor given = Taken(element, sizeof(flexcomp_tensor), ports[i].name.c_str());
+    const auto differs = [&](const auto& program) { return program->inputs[i].type.shape != ports[i].type.shape; };
+    if (given.shape != nullptr && given.rank >= 0) extents.emplace_back(given.shape, static_cast<size_t>(given.rank));
+    else if (std::ranges::none_of(shapes.programs(), differs)) extents.emplace_back(ports[i].type.shape);
+    else RaiseError("InputError", "tensor \"", ports[i].name, "\" is given without its shape, and the library holds ", shapes.size(), ": state it");
+  }
+  return shapes[shapes.Find(extents)];
+}
+
 Ports::Ports(const Program& program, const flexcomp_tensor* in, uint32_t input_count, const flexcomp_tensor* out, uint32_t output_count)
     : inputs(program, FLEXCOMP_INPUT, in, RequireInputs(program, input_count)), outputs(program, FLEXCOMP_OUTPUT, out, output_count) {}
 

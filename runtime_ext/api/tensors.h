@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "program/program.h"
+#include "program/shapes.h"
 
 namespace flexcomp::api {
 
@@ -38,6 +38,10 @@ class Bound {
   std::vector<DLTensor> made_;
   std::vector<const DLTensor*> pointers_;
 };
+
+// That of the shape that the inputs state, where there are several. Throws InputError if there is none, or an extent that differs is
+// not stated.
+const Program& ProgramFor(const Shapes& shapes, const flexcomp_tensor* inputs, uint32_t count);
 
 // All inputs of an inference, and the first outputs. Throws as Bound, and InputError for another number of inputs.
 struct Ports {

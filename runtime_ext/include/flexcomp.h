@@ -184,13 +184,14 @@ enum { FLEXCOMP_INPUT = 0, FLEXCOMP_OUTPUT = 1, FLEXCOMP_STATE = 2 };
 typedef struct flexcomp_tensor_info {
   size_t size;          /* sizeof(flexcomp_tensor_info); set it before the call */
   const char *name;
-  const int64_t *shape; /* `rank` extents; -1 is reserved for those that differ from inference to inference */
+  const int64_t *shape; /* `rank` extents, in the shape that was asked for */
   int32_t rank;
   flexcomp_dtype dtype;
   uint64_t nbytes;
 } flexcomp_tensor_info;
 
-/* Libraries may hold several shapes of one network, which have numbers from 0 on; until now all hold one. */
+/* Libraries may hold several shapes of one network, which have numbers from 0 on: the largest is 0. An inference takes the one that its
+ * inputs state; numbers, names and types of tensors are those of all. */
 FLEXCOMP_API flexcomp_status flexcomp_shape_count(flexcomp_session *session, uint32_t *count);
 
 /* The number of tensors of a kind; a description of one of them, in a shape; the index of the one with that name. */
@@ -206,7 +207,7 @@ typedef struct flexcomp_tensor {
   size_t size;          /* sizeof(flexcomp_tensor), the same in all elements of an array */
   void *data;
   uint64_t nbytes;      /* exactly those of the network's tensor */
-  const int64_t *shape; /* NULL: not stated; else it must be that of the network's tensor */
+  const int64_t *shape; /* NULL: not stated; else it must be that of the network's tensor. Inputs that shapes differ in state it */
   int32_t rank;         /* of `shape` */
   flexcomp_dtype dtype; /* FLEXCOMP_ANY: not stated; else it must be that of the network's tensor */
 } flexcomp_tensor;
@@ -258,7 +259,7 @@ FLEXCOMP_API flexcomp_status flexcomp_describe_budget(flexcomp_session *session,
  * kernel, and begins it anew: the memory is given back when this returns. A larger one is used from the next inference on. */
 FLEXCOMP_API flexcomp_status flexcomp_set_budget(flexcomp_session *session, uint64_t budget);
 
-/* The index of the plan in use. */
+/* The index of the plan in use, of the shape that ran last. */
 FLEXCOMP_API flexcomp_status flexcomp_current_budget(flexcomp_session *session, uint32_t *index);
 
 /* ---------------------------------------------------------------------------------------------------------------- states */
