@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections import Counter
@@ -21,6 +22,12 @@ class Interrupted(BaseException):
     """As KeyboardInterrupt, but of nobody else."""
 
 
+@functools.cache
+def _is_ours(file):
+    path = Path(file)
+    return path.name in _OURS and path.parent.name == "runtime"
+
+
 def interrupted_at(n, act):
     """Whether `act` has an `n`-th instruction in our files, before which it was interrupted.
 
@@ -30,8 +37,7 @@ def interrupted_at(n, act):
 
     def trace(frame, event, _):
         nonlocal left
-        path = Path(frame.f_code.co_filename)
-        if path.name not in _OURS or path.parent.name != "runtime":
+        if not _is_ours(frame.f_code.co_filename):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":

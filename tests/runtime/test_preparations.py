@@ -176,7 +176,7 @@ def mutated(program: Program, rng: random.Random) -> Program:
         return _with(program, at, steps=(*rung.steps[:step], moved, *rung.steps[step + 1 :]))
     if change == "record":
         layer = load.prepared.layer
-        return replace(program, layers=_changed(program.layers, layer, _other_record(program, layer, rng)))
+        return _with(replace(program, layers=_changed(program.layers, layer, _other_record(program, layer, rng))), at)
     if change == "gone":
         return _with(program, at, loads=_changed(rung.loads, index, replace(load, prepared=None)))
     if change == "order" and index:
@@ -202,7 +202,7 @@ def mutated(program: Program, rng: random.Random) -> Program:
         "at": max(0, prepared.at + near),
     }
     if change not in values:
-        return program
+        return _with(program, at)
     made = replace(prepared, **{change: values[change]})
     return _with(program, at, loads=_changed(rung.loads, index, replace(load, prepared=made)))
 
