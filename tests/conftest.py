@@ -19,6 +19,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Plans of the suite are the same on every storage; tests of the probe ask for it.
 os.environ["FLEXCOMP_PROBE"] = "0"
 
+# The first test that needs runtime, runner or server for another machine compiles them: with -O1 in two thirds of the time.
+os.environ.setdefault("FLEXCOMP_CXXFLAGS", "-O1")
+
 # Property tests draw the same examples in every run, on slow machines too. `make fuzz` draws others (tests/fuzz/properties.py).
 settings.register_profile(
     "suite", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]

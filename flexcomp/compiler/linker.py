@@ -10,7 +10,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,10 +55,11 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
         fast = _fast(command) if runtime_ext.complete_object(here) is None else ()
         options = (*fast, *runtime_ext.link_options())
         return Linker(_for_target(command, target), runtime_ext.runtime_object(), options)
-    folder = runtime_cache(command)
+    flags = own_flags()
+    folder = runtime_cache(" ".join([command, *flags]))
     complete = runtime_ext.complete_object(machine) if is_zig(command) else None
     runtime = complete or kept_file(
-        folder, "flexcomp_runtime.o", lambda scratch: _runtime(command, scratch / "flexcomp_runtime.o")
+        folder, "flexcomp_runtime.o", lambda scratch: _runtime(command, flags, scratch / "flexcomp_runtime.o")
     )
     kept_file(folder, "libtvm_ffi.so", lambda scratch: _name_only_library(command, scratch / "libtvm_ffi.so"))
     # The stand-in for libtvm_ffi defines nothing, so the linker would drop the dependency.
@@ -168,9 +169,14 @@ def compiler_version(compiler: str) -> str:
     return f"{compiler}\n{asked.stdout}"
 
 
-def _runtime(compiler: str, path: Path) -> Path:
+def own_flags() -> list[str]:
+    """Further options for C++ of flexcomp's own, from FLEXCOMP_CXXFLAGS: sanitizers, or less optimising."""
+    return os.environ.get("FLEXCOMP_CXXFLAGS", "").split()
+
+
+def _runtime(compiler: str, flags: Sequence[str], path: Path) -> Path:
     try:
-        return runtime_ext.build_runtime_object(compiler, path)
+        return runtime_ext.build_runtime_object(compiler, path, flags)
     except RuntimeError as error:  # the command, and its output
         lines = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines()
         raise TargetError(f"cannot compile the runtime with {compiler}: {lines[0].strip()}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from flexcomp import runtime_ext
 from flexcomp.cache import kept_file, trusted_folder
-from flexcomp.compiler import cache_for, cross_compiler
+from flexcomp.compiler import cache_for, cross_compiler, own_flags
 from flexcomp.errors import TargetError
 
 LIBRARY = "libtvm_ffi.so"
@@ -32,15 +31,22 @@ def device_files(machine: str, compiler: str | None = None) -> tuple[Path, Path]
     user's cache. Raises TargetError.
     """
     if machine == platform.machine() and compiler is None:
-        return runtime_ext.runner(), runtime_ext.tvm_ffi_library() / LIBRARY
+        return runtime_ext.runner(), ffi_library(machine)
     brought = runtime_ext.other_runner(machine) if compiler is None else None
     if brought is not None:
-        return brought, library_for("apache-tvm-ffi", LIBRARY, machine)
+        return brought, ffi_library(machine)
     compiler = cross_compiler(machine, compiler)
-    library = library_for("apache-tvm-ffi", LIBRARY, machine)
+    library = ffi_library(machine, compiler)
     static = ("-static-libstdc++", "-static-libgcc")
     runner = program_for("runner", RUNNER, compiler, [library], static)
     return runner, library
+
+
+def ffi_library(machine: str, compiler: str | None = None) -> Path:
+    """libtvm_ffi for a machine, or for programs of this compiler. Raises TargetError."""
+    if machine == platform.machine() and compiler is None:
+        return runtime_ext.tvm_ffi_library() / LIBRARY
+    return library_for("apache-tvm-ffi", LIBRARY, machine)
 
 
 def library_for(distribution: str, library: str, machine: str) -> Path:
@@ -59,7 +65,7 @@ def program_for(name: str, program: str, compiler: str, libraries: Sequence[Path
     """
     units = runtime_ext.program_units(name)
     headers = runtime_ext.headers()
-    options = [*options, *os.environ.get("FLEXCOMP_CXXFLAGS", "").split()]  # for builds with sanitizers
+    options = [*options, *own_flags()]
     folder = cache_for(name, " ".join([compiler, *options]), [*units, *headers, *libraries])
     return kept_file(folder, program, lambda scratch: _compile(compiler, name, units, libraries, options, scratch / program))
 

@@ -12,7 +12,7 @@ from tvm.support import cc
 
 from flexcomp.compiler import cross_compiler
 from flexcomp.device import resolve_target
-from flexcomp.packaging import LIBRARY, device_files, library_for, program_for, require_new, write_package
+from flexcomp.packaging import LIBRARY, ffi_library, library_for, program_for, require_new, write_package
 
 SERVER = "flexcomp-rpc-server"
 _RUNTIME = "libtvm_runtime.so"
@@ -52,12 +52,13 @@ def server_files(machine: str, compiler: str | None = None) -> tuple[Path, Path,
     Files that do not come with flexcomp are made on first use and kept in the user's cache. For another machine than this
     one libtvm_runtime comes out of TVM's wheel, about 100 MB to fetch.
     """
-    _, tvm_ffi = device_files(machine, compiler)
     if machine == platform.machine():
+        tvm_ffi = ffi_library(machine, compiler)
         runtime = Path(find_spec("tvm").submodule_search_locations[0]) / "lib" / _RUNTIME
         compiler = compiler or cc.get_cc() or cross_compiler(machine)
     else:
         compiler = cross_compiler(machine, compiler)
+        tvm_ffi = ffi_library(machine)
         runtime = library_for("apache-tvm", _RUNTIME, machine)
     # libtvm_runtime registers the protocol when loaded: nothing refers to the library. Its own needs are the device's affair.
     # libstdc++ is shared with libtvm_runtime: exceptions of one copy, caught by another, would end the program.

@@ -14,6 +14,8 @@ import onnxruntime
 import pytest
 
 import flexcomp
+from flexcomp.compiler import linker_for
+from flexcomp.device import resolve_target
 from flexcomp.packaging.package import package
 
 from .small import network
@@ -114,3 +116,10 @@ def test_a_missing_cross_compiler_is_named(tmp_path):
     artifact = flexcomp.build(network(), target="llvm -mtriple=aarch64")
     with pytest.raises(flexcomp.TargetError, match=r"no-such-g\+\+ is missing.*apt-get install g\+\+-aarch64-linux-gnu"):
         artifact.export_library(tmp_path / "tiny.so", compiler="no-such-g++")
+
+
+def test_the_runtime_is_compiled_with_further_options(monkeypatch):
+    """And not found again where it was compiled with others."""
+    monkeypatch.setenv("FLEXCOMP_CXXFLAGS", "--no-such-option")
+    with pytest.raises(flexcomp.TargetError, match=r"cannot compile the runtime with .*no-such-option"):
+        linker_for(resolve_target("llvm -mtriple=aarch64"))

@@ -30,7 +30,7 @@ MUTATIONS = 800
 def network() -> onnx.ModelProto:
     """Layers whose prepared weights take several loads and several times the bytes, with a sum over a residual among them."""
     g = Graph("first", seed=3)
-    x = g.relu(g.conv(g.input("x", (1, 3, 24, 24)), 64, 3))
+    x = g.relu(g.conv(g.input("x", (1, 3, 12, 12)), 64, 3))
     x = g.relu(g.op("Add", g.conv(g.relu(g.conv(x, 320, 3)), 64, 3), x, channels=64))
     x = g.relu(g.conv(g.relu(g.conv(x, 320, 1)), 320, 3))
     return g.model(g.op("GlobalAveragePool", x), (1, 320, 1, 1))
@@ -38,7 +38,7 @@ def network() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def inputs() -> dict[str, np.ndarray]:
-    return {"x": np.random.default_rng(5).standard_normal((1, 3, 24, 24)).astype("f4")}
+    return {"x": np.random.default_rng(5).standard_normal((1, 3, 12, 12)).astype("f4")}
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ CHANGES = (
 def network() -> onnx.ModelProto:
     """Layers whose fast kernels take Winograd's weights, Strassen's, and panels of another width."""
     g = Graph("stored_once", seed=3)
-    x = g.relu(g.conv(g.input("x", (1, 3, 32, 32)), 64, 3))
+    x = g.relu(g.conv(g.input("x", (1, 3, 16, 16)), 64, 3))
     for _ in range(2):
         x = g.relu(g.op("Add", g.conv(g.relu(g.conv(x, 128, 3)), 64, 3), x, channels=64))
     x = g.relu(g.conv(x, 256, 1))
@@ -43,7 +43,7 @@ def network() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def inputs() -> dict[str, np.ndarray]:
-    return {"x": np.random.default_rng(5).standard_normal((1, 3, 32, 32)).astype("f4")}
+    return {"x": np.random.default_rng(5).standard_normal((1, 3, 16, 16)).astype("f4")}
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_budgets_may_change_at_any_time(once, inputs, expected):
 def test_prepared_from_narrow_weights(weights, inputs, tmp_path):
     """All rungs compute the same function, whether transforms were made of the rounded weights now or when it was built."""
     g = Graph("narrow", seed=3)
-    x = g.relu(g.conv(g.relu(g.conv(g.input("x", (1, 3, 32, 32)), 64, 3)), 64, 3))
+    x = g.relu(g.conv(g.relu(g.conv(g.input("x", (1, 3, 16, 16)), 64, 3)), 64, 3))
     model = g.model(g.op("GlobalAveragePool", g.conv(g.relu(g.conv(x, 256, 1)), 256, 1)), (1, 256, 1, 1))
     results = []
     for store in ("once", "prepared"):
