@@ -101,8 +101,9 @@ def test_storage_that_cannot_be_measured_is_guessed(model, tmp_path, monkeypatch
         (["--input", "x:1,0,2"], "is not NAME:1,3,224,224"),
         (["--threads", "0"], "threads"),
         (["--no-such-option"], "no-such-option"),
-        (["--weights", "int4"], "'int4' is not known: it is one of float32, float16, bfloat16, int8"),
+        (["--weights", "int3"], "'int3' is not known: it is one of float32, float16, bfloat16, int8, int4"),
         (["--weights", "/head/*=half"], "'half' is not known"),
+        (["--arithmetic", "half"], "'half' is not known: it is one of float32, float16"),
     ],
 )
 def test_wrong_usage_ends_with_2(cli, model, tmp_path, options, message):
@@ -115,6 +116,14 @@ def test_wrong_usage_ends_with_2(cli, model, tmp_path, options, message):
 def test_tf32_is_of_tensor_cores(cli, model, tmp_path, target, who):
     done = cli("build", model, "-o", tmp_path / "x.so", "--target", target, "--tf32")
     assert done.returncode == 2 and "tf32 is what" in done.stderr and who in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "who"), [("llvm -mcpu=x86-64-v3", "is for AArch64, and x86 computes"), ("raspberry-pi-4b", "needs half precision")]
+)
+def test_float16_is_of_half_precision(cli, model, tmp_path, target, who):
+    done = cli("build", model, "-o", tmp_path / "x.so", "--target", target, "--arithmetic", "float16")
+    assert done.returncode == 2 and who in done.stderr
 
 
 def test_the_output_must_be_a_library(cli, model, tmp_path):
