@@ -32,13 +32,14 @@ def pack(
     """The panel of a layer's weights among its arguments, with bias and vectors. `made_by` has the values of variables."""
     panel = candidate.panel
     weight = args[reading.weight]
-    parts = of_transposed_blocks(made_by, weight) if panel.in_blocks else None
+    own = of_transposed_blocks(made_by, weight)  # which have the values of their type
+    parts = own if panel.in_blocks else None
     if parts is None and operator_of(layer) == "matmul":
         weight = emit(op.permute_dims(weight, (1, 0)))
     if panel.in_blocks and parts is None:
         parts = rounded_to_blocks(emit, weight, panel.kept)
     kept = str(layer.attrs.get(names.DTYPE, "float32")).removeprefix(names.VALUES_OF)
-    if not panel.narrow and kept != "float32" and blocks_of(kept) is None:
+    if not panel.narrow and kept != "float32" and not (own and blocks_of(kept)):
         weight = on_weights(emit, f"round.{kept}", "float32", shape(weight), weight)
     transform = candidate.transform
     if transform is not None and not transform.of_blocks:

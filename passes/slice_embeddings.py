@@ -77,7 +77,7 @@ class _Slicer(MainRewriter):
             panel = self._in_blocks(weight.in_blocks(), table, spec)
         else:
             panel = self._rows(table, spec)
-            if values_of and not blocks_of(kept):
+            if values_of and not (blocks_of(kept) and weight.in_blocks()):
                 panel = on_weights(self.emit, f"round.{kept}", "float32", (rows, columns), panel)
             if spec.dtype != "float32":
                 panel = on_weights(self.emit, f"rows.{spec.kept}", spec.dtype, (rows, columns), panel)

@@ -25,7 +25,8 @@ from flexcomp.network import Network
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.program import Array, Layer, Narrowing, WeightErrors
 from flexcomp.report import Progress
-from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES, nbytes_of
+from flexcomp.schedules.tiles.blocks import INT4
+from flexcomp.schedules.tiles.panel import nbytes_of
 
 from .artifact import Artifact
 from .calibration import Given, inputs_of
@@ -33,7 +34,7 @@ from .weight_trial import Trial, asked_about, require_telling, warn_of_silent_la
 from .weight_types import TypesInOrder, WeightTypes
 
 # The narrowest first; a layer is widened to the next of these that has a smaller error.
-_NARROW = ("int8", "float16", "bfloat16")
+_NARROW = (INT4, "int8", "float16", "bfloat16")
 
 # How often a choice is built, and the allowed error after one that errs too much, as a part of the proportional error.
 _ROUNDS = 4
@@ -90,7 +91,7 @@ def choose(
         fits: dict[str, list[bool]] = {}
         narrow, nowhere = [dtype for dtype in _NARROW if dtype in offered], [False] * len(nodes)
         for dtype in narrow:
-            types = WeightTypes(dtype, evaluate, values_only=True)
+            types = WeightTypes(dtype, evaluate, offered=offered, values_only=True)
             by_name = {name: array for name, array, _ in lower(types).weights}
             rounded[dtype] = [[by_name[name] for name, _, _ in panels] for panels in trial.kept]
             fits[dtype] = [types.fits[index] for index in own]
@@ -114,7 +115,7 @@ def choose(
         for _ in range(_ROUNDS):
             # A type that loses nothing in as few bits is better than any measured one.
             types = [min(pair, key=nbytes_of) for pair in zip(lossless, search.run(allowed), strict=True)]
-            error = trial.error_of(compiled(lower(TypesInOrder([types[number] for number in which], evaluate))))
+            error = trial.error_of(compiled(lower(TypesInOrder([types[number] for number in which], evaluate, offered))))
             if error <= max_error:
                 break
             allowed *= _LESS * max_error / error
@@ -143,7 +144,7 @@ class _Search:
         moves = []
         for index, ladder in enumerate(self._ladders):
             for narrow, wide in pairwise(ladder):
-                more = (WEIGHT_DTYPES[wide] - WEIGHT_DTYPES[narrow]) * self._sizes[index]
+                more = (nbytes_of(wide) - nbytes_of(narrow)) * self._sizes[index]
                 moves.append(((errors[index][narrow] ** 2 - errors[index][wide] ** 2) / more, index, narrow, wide))
         self._moves = [move[1:] for move in sorted(moves, key=lambda move: -move[0])]
         self._now = ["float32"] * len(self._ladders)
@@ -200,7 +201,7 @@ class _Search:
         """The types after so many moves."""
         wanted = [ladder[0] for ladder in self._ladders]
         for index, _, wide in self._moves[:count]:
-            wanted[index] = max(wanted[index], wide, key=WEIGHT_DTYPES.__getitem__)
+            wanted[index] = max(wanted[index], wide, key=nbytes_of)
         return wanted
 
     def _nbytes(self, types: Sequence[str]) -> int:
@@ -217,7 +218,7 @@ def _ladder(errors: Mapping[str, float]) -> list[str]:
     That an error was 0 by itself says little of layers together: outputs may move in steps.
     """
     result: list[str] = []
-    for dtype in sorted(errors.keys() - {"float32"}, key=lambda name: (WEIGHT_DTYPES[name], errors[name])):
+    for dtype in sorted(errors.keys() - {"float32"}, key=lambda name: (nbytes_of(name), errors[name])):
         if not result or errors[dtype] < errors[result[-1]]:
             result.append(dtype)
     return [*result, "float32"]

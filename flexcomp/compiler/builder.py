@@ -272,7 +272,7 @@ def types_of(
         usual = "float16" if target.computes_half else None
         return WeightTypes(options.types, on_weights, offered=offered, usual=usual), None
     chosen = _choose_types(imported, options, offered, report, cache)
-    return TypesInOrder(chosen.types, on_weights), chosen
+    return TypesInOrder(chosen.types, on_weights, offered), chosen
 
 
 def _choose_types(imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool) -> Chosen:

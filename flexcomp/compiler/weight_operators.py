@@ -151,7 +151,7 @@ def signed_sums(signs: np.ndarray, operands: np.ndarray) -> np.ndarray:
 
 
 _OF_ROWS = {
-    "round": narrow_panel.rounded,
+    "round": lambda weights, kept: (blocks if blocks.blocks_of(kept) else narrow_panel).rounded(weights, kept),
     "rows": narrow_panel.pack_rows,
     "integers": narrow_panel.integers,
     "scales": narrow_panel.scales,

@@ -142,7 +142,7 @@ def asked_about(layers: Sequence[Layer]) -> list[Layer]:
     def is_asked(layer: Layer) -> bool:
         if layer.op in _RECURRENT:
             return isinstance(layer.args[1], WeightArg)  # its first panel
-        return any(isinstance(arg, FirstArg) for arg in layer.args)
+        return layer.fetched is not None or any(isinstance(arg, FirstArg) for arg in layer.args)
 
     return sorted(filter(is_asked, layers), key=lambda layer: order.get(layer.op, 2))
 

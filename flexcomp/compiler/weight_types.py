@@ -82,7 +82,7 @@ class WeightTypes:
         kept = self._otherwise(weight) if found is None else self._fitting(names, weight, found)
         if found == INT4 and kept == INT4:
             kept = self._in_four_bits(weight)
-        self.fits.append(found is None or kept == found)
+        self.fits.append(found is None or kept == found or (found == INT4 and blocks_of(kept) is not None))
         return VALUES_OF + kept if self._values_only and kept != "float32" else kept
 
     def _otherwise(self, weight: KeptWeight) -> str:
@@ -168,12 +168,13 @@ class WeightTypes:
 class TypesInOrder(WeightTypes):
     """Types that were chosen for all layers, in the order in which passes ask for them."""
 
-    def __init__(self, types: Sequence[str], evaluate: Evaluate) -> None:
-        super().__init__("float32", evaluate)
+    def __init__(self, types: Sequence[str], evaluate: Evaluate, offered: Collection[str] = ALL_TYPES) -> None:
+        super().__init__("float32", evaluate, offered=offered)
         self._left = iter(types)
 
     def of(self, names: Sequence[str], weight: KeptWeight) -> str:
-        return next(self._left)
+        kept = next(self._left)
+        return self._in_four_bits(weight) if kept == INT4 else kept
 
 
 def _misfit(weights: np.ndarray, kind: str) -> OutOfRangeError | None:

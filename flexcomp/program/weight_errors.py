@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flexcomp.errors import ArtifactError
 from flexcomp.json_text import parse, real, whole
 
-from .program import Program
+from .program import Layer, Program, WeightArg
 
 KEY = "weights"
+_FOUR_BITS = "int4 in blocks of"  # as schedules/tiles/blocks.py has the type
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,13 @@ def _rounded(error: float | None) -> float | None:
     return None if _finite(error) is None else float(f"{error:.3g}")
 
 
-def kept_as(dtypes: Sequence[str]) -> str:
-    """The element type of a layer's weights, of the types of its tensors: the narrowest."""
+def kept_by(layer: Layer) -> str | None:
+    """The element type of a layer's weights, of the types of its tensors the narrowest; None without weights.
+
+    Tensors of bytes that hold two integers each are known by the layer's description.
+    """
     order = ("int8", "float16", "bfloat16", "float32")
-    return min(dtypes, key=lambda dtype: order.index(dtype) if dtype in order else len(order))
+    kinds = [arg.type.dtype for arg in layer.args if isinstance(arg, WeightArg)]
+    if kinds and _FOUR_BITS in layer.description:
+        return "int4"
+    return min(kinds, key=lambda dtype: order.index(dtype) if dtype in order else len(order), default=None)

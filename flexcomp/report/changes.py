@@ -46,11 +46,11 @@ def _narrower(program: Program) -> Iterator[Change]:
     origin = nodes.read(program)
     found: dict[int, tuple[Layer, str | None]] = {}  # by their place in the file: the layer that stores most
     for layer, node in zip(program.layers, origin, strict=True):
-        if layer.weights and _WIDTHS.get(_dtype(layer), 0) > 1:
+        if layer.weights and _WIDTHS.get(weight_errors.kept_by(layer), 0) > 1:
             offset = layer.weights.offset
             if offset not in found or layer.weights.stored_nbytes > found[offset][0].weights.stored_nbytes:
                 found[offset] = layer, node
-    wide = any(_dtype(layer) == "float32" for layer, _ in found.values())
+    wide = any(weight_errors.kept_by(layer) == "float32" for layer, _ in found.values())
     for dtype in (*(("float16",) if wide else ()), *(("int8",) if found else ())):
         yield Change({"change": "weights", "dtype": dtype, "layer": None, "node": None}, _narrowing(program, None, dtype))
     largest = sorted(found, key=lambda offset: (-found[offset][0].weights.stored_nbytes, offset))[:_LAYERS]
@@ -68,10 +68,6 @@ def _neediest(program: Program) -> int:
     return rung.steps[neediest(program, rung, boxes(program, rung)).step].layer
 
 
-def _dtype(layer: Layer) -> str:
-    return weight_errors.kept_as([arg.type.dtype for arg in layer.args if isinstance(arg, WeightArg)])
-
-
 def _narrowing(program: Program, offset: int | None, dtype: str) -> Changed:
     def apply(problem: plan.Problem, rung: Rung) -> plan.Problem:
         layers = [
@@ -87,7 +83,7 @@ def _narrowing(program: Program, offset: int | None, dtype: str) -> Changed:
 
 def _narrowed(planned: plan.Layer, layer: Layer, dtype: str) -> plan.Layer:
     """The same kernel at the same speed, on fewer stored bytes; prepared weights keep the size of their prepared form."""
-    now = _dtype(layer)
+    now = weight_errors.kept_by(layer)
     if _WIDTHS.get(now, 0) <= _WIDTHS[dtype]:
         return planned
     weights = planned.weights

@@ -13,7 +13,6 @@ from flexcomp.program import (
     Prediction,
     Program,
     Rung,
-    WeightArg,
     choices,
     from_program,
     nodes,
@@ -125,7 +124,7 @@ def _layers(
             "description": layer.description,
             "flops": layer.flops,
             "weights_bytes": layer.weights.nbytes if layer.weights else 0,
-            "weights_dtype": _dtype(layer),  # null without weights
+            "weights_dtype": weight_errors.kept_by(layer),  # null without weights
             "weights_errors": errors.layers[index] if errors else None,  # of the outputs, by the type of these weights alone
             "blocks": layer.weights.blocks if layer.weights else 0,
             "scratch_bytes": layer.scratch_nbytes,
@@ -137,11 +136,6 @@ def _layers(
         }
         for index, layer in enumerate(program.layers)
     ]
-
-
-def _dtype(layer: Layer) -> str | None:
-    kinds = [arg.type.dtype for arg in layer.args if isinstance(arg, WeightArg)]
-    return weight_errors.kept_as(kinds) if kinds else None
 
 
 def _candidates(

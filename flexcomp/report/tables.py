@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # commands that draw no timeline need not load the planner
     from flexcomp.report.timeline import Lanes
 
 
-_NARROW = ("float16", "bfloat16", "int8")
+_NARROW = ("float16", "bfloat16", "int8", "int4")
 WIDTH = 80  # of a terminal, for which our tables are made
 
 

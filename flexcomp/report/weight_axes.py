@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flexcomp.program import Narrowing, WeightErrors
 
 _MB = 1e6
-_COLOURS = {"int8": "#f58518", "float16": "#4c78a8", "bfloat16": "#54a24b"}
+_COLOURS = {"int4": "#e45756", "int8": "#f58518", "float16": "#4c78a8", "bfloat16": "#54a24b"}
 _LINE, _CHOICE, _LIMIT = "#666666", "#7b3294", "#c0392b"
 _PALE = 0.3  # of narrowings that were not made
 _NAME_WIDTH = 0.17  # inches that a name takes, upright

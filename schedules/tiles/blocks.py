@@ -72,6 +72,10 @@ class Blocks:
         return math.ceil(integers * self.bits / 8)
 
 
+# What INT4 is where float16 has all scales.
+INT4_FORM = str(Blocks(4, _SIZE, "float16", has_zeros=False))
+
+
 def blocks_of(kept: str) -> Blocks | None:
     """The blocks of a type of kept weights; None if it has none."""
     found = _FORM.fullmatch(kept)
@@ -126,6 +130,13 @@ def integers_of(weights: np.ndarray, kept: str) -> np.ndarray:
     assert form is not None, f"{kept} has no blocks"
     scales = np.repeat(scales_of(weights, kept), form.size, axis=1)[:, : weights.shape[1]]
     return np.clip(np.rint(weights / scales), -_MOST, _MOST).astype(np.int8)
+
+
+def rounded(weights: np.ndarray, kept: str) -> np.ndarray:
+    """float32 weights [channels, taps] rounded to these multiples."""
+    form = blocks_of(kept)
+    assert form is not None, f"{kept} has no blocks"
+    return dequantised(integers_of(weights, kept), scales_of(weights, kept), None, form.size)
 
 
 def dequantised(q: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, size: int) -> np.ndarray:

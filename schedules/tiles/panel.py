@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .blocks import Blocks, blocks_of
+from .blocks import INT4, INT4_FORM, Blocks, blocks_of
 from .spec import ConvSpec
 
 # Element types that weights may have, and their bytes. int8 has a scale for every output channel.
@@ -123,8 +123,8 @@ def element_type(kept: str) -> str:
 
 
 def nbytes_of(kept: str) -> float:
-    """Bytes of a weight that is kept so."""
-    form = blocks_of(kept)
+    """Bytes of a weight that is kept so, or, for INT4, most often."""
+    form = blocks_of(INT4_FORM if kept == INT4 else kept)
     return form.nbytes if form else WEIGHT_DTYPES[element_type(kept)]
 
 

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
 from flexcomp.errors import FlexcompError
+from flexcomp.report import describe
 
 from .networks import node
 
@@ -277,6 +278,19 @@ def test_float_weights_are_rounded_to_four_bits(tmp_path):
             np.testing.assert_allclose(session(ids), want, rtol=0, atol=1.5e-6 * abs(want).max())
     artifact.export_library(tmp_path / "m.so")
     assert (tmp_path / "m.weights").stat().st_size < 0.2 * sum(value.nbytes for value in weights.values())
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(0.5, {"int4"}), (1e-2, {"int8", "float16"}), (1e-5, {"float32"})])
+def test_auto_chooses_among_four_bits_and_more(most, wanted):
+    model, _, ids = in_floats()
+    plain = flexcomp.build(model, threads=1, progress=False).session()(ids)
+    artifact = flexcomp.build(
+        model, weights="auto", max_error=most, calibration={"x": ids}, threads=1, progress=False
+    )
+    layers = [layer for layer in describe(artifact.program)["layers"] if layer["weights_dtype"]]
+    assert {layer["weights_dtype"] for layer in layers} <= wanted
+    assert all(layer["weights_errors"]["int4"] > layer["weights_errors"]["int8"] for layer in layers)
+    assert abs(artifact.session()(ids) - plain).max() <= most * abs(plain).max()
 
 
 def test_layers_without_blocks_have_eight_bits_instead_of_four():
