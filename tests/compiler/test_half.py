@@ -49,7 +49,7 @@ def model() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def artifact(model):
-    return flexcomp.build(model, TARGET, arithmetic="float16")
+    return flexcomp.build(model, TARGET, kernels="smallest", threads=1, arithmetic="float16")
 
 
 def bytes_of(program: Program) -> int:
@@ -81,7 +81,7 @@ def test_outputs_against_onnxruntime(model, artifact, tmp_path: Path):
     (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     artifact.export_library(tmp_path / "half.so")
     found = []
-    for budget in ("min", "0.5", "all"):
+    for budget in ("min", "all"):
         inputs, out = {"x": tmp_path / "x.npy"}, tmp_path / budget
         report = runner.run(tmp_path / "half.so", budget=budget, inputs=inputs, output_dir=out, emulator=emulated())
         assert report["arena_bytes"] <= report["budget_bytes"]
@@ -126,10 +126,9 @@ def test_a_transformer_has_nothing_wide_within(tmp_path):
 
 def test_the_smallest_budget_falls_with_the_activations():
     g = Graph("wide", seed=1)
-    x = g.input("x", (1, 8, 56, 56))
-    for channels in (64, 64, 64, 8):
-        x = g.relu(g.conv(x, channels, 3, stride=2 if channels == 8 else 1))
-    model = g.model(x, (1, 8, 28, 28))
+    x = g.relu(g.conv(g.input("x", (1, 8, 28, 28)), 128, 1))
+    x = g.op("Transpose", g.op("Sigmoid", x), perm=[0, 1, 3, 2])  # not in bands
+    model = g.model(g.conv(g.relu(g.conv(x, 128, 1)), 8, 1), (1, 8, 28, 28))
     wide, half = (
         flexcomp.build(model, TARGET, threads=1, kernels="smallest", arithmetic=kind).program for kind in ("float32", "float16")
     )
