@@ -176,7 +176,9 @@ class Graph:
         self.nodes.append(helper.make_node("Identity", [output], ["output"], name="output"))
         outputs = [helper.make_tensor_value_info("output", TensorProto.FLOAT, list(shape))]
         graph = helper.make_graph(self.nodes, self.name, self.inputs, outputs, self.weights)
-        return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", OPSET)])
+        domains = sorted({node.domain for node in self.nodes} - {""})
+        opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
+        return helper.make_model(graph, ir_version=8, opset_imports=opsets)
 
 
 def _pair(extent: int | tuple[int, int]) -> tuple[int, int]:

@@ -18,9 +18,11 @@ from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 from flexcomp.frontend import onnx_file
 from flexcomp.frontend.allowance import Allowance
 from flexcomp.frontend.cache_patterns import recognise_cache_writes
+from flexcomp.frontend.contrib import adopt_norms
 from flexcomp.frontend.control_flow import write_out
 from flexcomp.frontend.course import require_known_course
 from flexcomp.frontend.custom import CustomOperator, Taught, teach
+from flexcomp.frontend.define import define_operators
 from flexcomp.frontend.domains import DEFAULT, require_fixed, require_own_domain
 from flexcomp.frontend.dropouts import write_dropouts
 from flexcomp.frontend.element_types import require_known_types
@@ -32,7 +34,7 @@ from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, na
 from flexcomp.frontend.noise import silence_noise
 from flexcomp.frontend.order import sort_nodes
 from flexcomp.frontend.precision import widen
-from flexcomp.frontend.quantised import compute_on_integers, define_quantised
+from flexcomp.frontend.quantised import compute_on_integers
 from flexcomp.frontend.ranges import require_countable
 from flexcomp.frontend.schemas import leave_out_empty_words, write_onesided
 from flexcomp.frontend.selected_count import count_selected
@@ -76,6 +78,7 @@ def read_onnx(source: str | Path | onnx.ModelProto, operators: Sequence[CustomOp
     defaults = frozenset({i.name for i in model.graph.input} & {t.name for t in model.graph.initializer})
     large = _load_weights(model, raw, where, folder)
     taught = teach(model, operators)
+    adopt_norms(model)
     _check(model, where)
     allowance = Allowance()
     return OnnxModel(inline_local_functions(model, allowance), large, name, defaults, allowance, taught)
@@ -186,7 +189,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     _fix_shapes(model.graph, inputs, input_shapes)
     require_consistent(model)
     fixed = {i.name: i for i in inputs}
-    define_quantised(model)
+    define_operators(model)
     _forget_old_shapes(model)
     model = expand_functions(widen(model), source.allowance)
     count_selected(model)

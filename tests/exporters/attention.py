@@ -401,6 +401,24 @@ BY_POSITION: dict[tuple[str, str], Structure] = {
 }
 
 # Exporter and structure → how to make it, and the plain form that takes the same inputs.
+def optimised(mask: bool) -> Structure:
+    """ONNX Runtime's Attention, with the projections, and a mask of tokens as integers."""
+
+    def network(g: Graph, tokens: int) -> str:
+        x = x_of(g, tokens)
+        masks = [mask_of(g, 1, tokens, dtype=TensorProto.INT32)] if mask else []
+        weights = g.filters((WIDTH, 3 * WIDTH), (0,), 1.0)
+        return g.op("Attention", x, weights, g.normal((3 * WIDTH,), 0.1), *masks, num_heads=HEADS, domain="com.microsoft")
+
+    return network
+
+
+def optimised_parts(g: Graph, tokens: int) -> str:
+    x = x_of(g, tokens)
+    parts = [g.linear(x, WIDTH) for _ in range(3)]
+    return g.op("MultiHeadAttention", *parts, num_heads=HEADS, domain="com.microsoft")
+
+
 ATTENTION: dict[tuple[str, str], tuple[Structure, Structure]] = {
     ("torch, TorchScript", "scaled_dot_product_attention"): (sdpa(), plain(batch=2)),
     ("torch, TorchScript", "the same, causal"): (sdpa("causal", batch=1), plain()),
@@ -426,4 +444,7 @@ ATTENTION: dict[tuple[str, str], tuple[Structure, Structure]] = {
     ("tf2onnx", "the same, mask of tokens"): (einsum("tokens"), plain("tokens")),
     ("tf2onnx", "Keras' GroupQueryAttention"): (einsum(None, shared=2), plain()),
     ("paddle2onnx", "scaled_dot_product_attention, causal"): (sliced, plain()),
+    ("ONNX Runtime's optimiser", "Attention"): (optimised(mask=False), plain()),
+    ("ONNX Runtime's optimiser", "Attention, mask of tokens"): (optimised(mask=True), plain("tokens")),
+    ("ONNX Runtime's optimiser", "MultiHeadAttention"): (optimised_parts, plain()),
 }

@@ -53,6 +53,11 @@ def silu(g: Graph, x: str) -> str:
     return g.op("Mul", x, g.op("Sigmoid", x))
 
 
+def optimised(kind: str, *, biased: bool = False) -> Function:
+    """An operator of com.microsoft."""
+    return lambda g, x: g.op(kind, x, *[weight(g)] * biased, domain="com.microsoft")
+
+
 def hard_swish(g: Graph, x: str) -> str:
     return g.op("HardSwish", x)
 
@@ -130,7 +135,24 @@ ACTIVATIONS: dict[tuple[str, str], Function] = {
     ("torch", "HardSwish"): hard_swish,
     ("tf2onnx, paddle2onnx", "HardSwish"): hard_swish_clipped,
     ("torch, dynamo", "HardSwish"): hard_swish_sigmoid,
+    ("ONNX Runtime's optimiser", "Gelu"): optimised("Gelu"),
+    ("ONNX Runtime's optimiser", "BiasGelu"): optimised("BiasGelu", biased=True),
+    ("ONNX Runtime's optimiser", "FastGelu"): optimised("FastGelu"),
+    ("ONNX Runtime's optimiser", "QuickGelu"): optimised("QuickGelu"),
 }
+def skip_norm(g: Graph, x: str) -> str:
+    scale, shift, bias = weight(g), weight(g), weight(g)
+    return g.op("SkipLayerNormalization", x, g.inputs[0].name, scale, shift, bias, epsilon=1e-5, domain="com.microsoft")
+
+
+def skip_norm_simplified(g: Graph, x: str) -> str:
+    return g.op("SkipSimplifiedLayerNormalization", x, g.inputs[0].name, weight(g), epsilon=1e-6, domain="com.microsoft")
+
+
+def norm_simplified(g: Graph, x: str) -> str:
+    return g.op("SimplifiedLayerNormalization", x, weight(g), axis=-1, epsilon=1e-6)
+
+
 NORMS: dict[tuple[str, str], Function] = {
     ("torch, paddle2onnx", "LayerNorm"): layer_norm,
     ("torch below opset 17", "LayerNorm"): layer_norm_written_out,
@@ -138,6 +160,9 @@ NORMS: dict[tuple[str, str], Function] = {
     ("all", "RMSNorm"): rms_norm,
     ("all", "RMSNorm, a quotient"): rms_norm_divided,
     ("torch, dynamo, opset 23", "RMSNorm"): rms_norm_operator,
+    ("ONNX Runtime's optimiser", "SkipLayerNormalization"): skip_norm,
+    ("ONNX Runtime's optimiser", "SkipSimplifiedLayerNormalization, RMSNorm"): skip_norm_simplified,
+    ("ONNX Runtime's optimiser", "SimplifiedLayerNormalization, RMSNorm"): norm_simplified,
 }
 IMAGES: dict[tuple[str, str], Function] = {
     ("torch, paddle2onnx", "GroupNorm"): group_norm,

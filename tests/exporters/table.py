@@ -15,17 +15,13 @@ every row that is fused: a test builds it, compares it with ONNX Runtime, and lo
 smallest budget. The forms are those of torch 2.13 (`dynamo=False`, which optimum's exports use too, and `dynamo=True`) with
 transformers 5, tf2onnx 1.17 with Keras 3, and paddle2onnx 2.1. Made by `python -m tests.exporters.table`; not edited by hand.
 """
-# Operators of com.microsoft that ONNX Runtime's transformer optimiser writes.
-OPTIMISED = (
-    "Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu", "GroupQueryAttention", "MultiHeadAttention",
-    "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
-)  # fmt: skip
 _OTHERS = {
     ("torch", "all pairs added or subtracted, then a layer"): "not split: large products lose the digits of a small difference",
     ("tf2onnx", "GELU with the error function"): "refused by name: Erfc is no operator of ONNX",
     ("all", "rotary embeddings"): "elementwise kernels; attention reads their result in place",
-    ("ONNX Runtime's optimiser", f"com.microsoft: {', '.join(OPTIMISED)}"): "refused by name: export without the optimiser",
-    ("ONNX Runtime's optimiser", "SimplifiedLayerNormalization"): "refused by name: export without the optimiser",
+    ("ONNX Runtime's optimiser", "EmbedLayerNormalization"): "embeddings, then one kernel for rows",
+    ("ONNX Runtime's optimiser", "RotaryEmbedding"): "as rotary embeddings of all",
+    ("ONNX Runtime's optimiser", "GroupQueryAttention"): "refused by name: export without the optimiser",
 }
 
 

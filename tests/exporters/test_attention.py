@@ -82,6 +82,8 @@ def test_it_agrees_with_onnx_runtime(case, tmp_path):
         if one.type.tensor_type.elem_type == TensorProto.BOOL:
             given[one.name] = given[one.name] < 1.0
             given[one.name][0] = False  # a batch that sees nothing at all
+        elif one.type.tensor_type.elem_type == TensorProto.INT32:
+            given[one.name] = (given[one.name] < 1.0).astype("i4")
     flexcomp.build(model, threads=1, probe=False).export_library(tmp_path / "network.so")
     with flexcomp.load(tmp_path / "network.so") as session:
         (found,) = session.run(given).values()

@@ -29,7 +29,7 @@ def network(functions: list[Function], is_image: bool = False) -> onnx.ModelProt
     for name in outputs[1:]:
         model.graph.output.add().CopyFrom(model.graph.output[0])
         model.graph.output[-1].name = name
-    used = {node.op_type for node in model.graph.node}
+    used = {node.op_type for node in model.graph.node if not node.domain}
     if used & {"Gelu", "RMSNormalization"}:  # axes of reductions are inputs from opset 18 on
         model.opset_import[0].version, model.ir_version = 23, 10
     return model

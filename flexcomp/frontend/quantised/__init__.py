@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import onnx
 
-from flexcomp.frontend.quantised.definitions import define_quantised, defined
+from flexcomp.frontend.quantised.definitions import OF_MICROSOFT, OF_ONNX, widen_four_bits
 from flexcomp.frontend.quantised.integer_products import KINDS, multiply_in_float
 from flexcomp.frontend.quantised.integers import move_scales
 
@@ -17,9 +17,4 @@ def compute_on_integers(model: onnx.ModelProto) -> None:
     move_scales(model)
 
 
-def quantised_operators() -> list[onnx.NodeProto]:
-    """A node of each operator that these two replace."""
-    return [*defined(), *(onnx.NodeProto(op_type=kind) for kind in KINDS)]
-
-
-__all__ = ["compute_on_integers", "define_quantised", "quantised_operators"]
+__all__ = ["KINDS", "OF_MICROSOFT", "OF_ONNX", "compute_on_integers", "widen_four_bits"]

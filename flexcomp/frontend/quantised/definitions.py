@@ -7,59 +7,17 @@ ONNX's own, and those of com.microsoft that ONNX Runtime's quantiser and optimis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from flexcomp.frontend.domains import DEFAULT
-from flexcomp.frontend.quantised.definition import Definition
+from flexcomp.frontend.definition import Define, Definition
 from flexcomp.frontend.quantised.dynamic_lstm import define as _dynamic_lstm
 from flexcomp.frontend.quantised.rows_in_blocks import define as _rows_in_blocks
 from flexcomp.frontend.quantised.weights_in_blocks import define as _product_with_blocks
 
-_MICROSOFT = "com.microsoft"
 _WIDENED = {TensorProto.INT4: np.int8, TensorProto.UINT4: np.uint8}
-_AXES_ARE_INPUTS_OF = {"ReduceMean": 18, "ReduceSum": 13}  # opsets from which on they are
 _SOFTMAX_CHANGED = 13  # opset from which on it is along one axis
-
-
-def define_quantised(model: onnx.ModelProto) -> None:
-    """Replace quantised operators by their definitions, in subgraphs too. Changes `model`.
-
-    Raises UnsupportedModelError for what has no definition here.
-    """
-    opset = next((o.version for o in model.opset_import if o.domain in DEFAULT), 1)
-    _define(model.graph, opset)
-
-
-def _define(graph: onnx.GraphProto, opset: int) -> None:
-    _widen_four_bits(graph)
-    if any(_definition(node) for node in graph.node):
-        types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-        written = [made for node in graph.node for made in _defined(node, graph, types, opset)]
-        del graph.node[:]
-        graph.node.extend(written)
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                _define(inner, opset)
-
-
-def _definition(node: onnx.NodeProto) -> Callable[[Definition], None] | None:
-    if node.domain in DEFAULT:
-        return _ONNX.get(node.op_type)
-    return _OF_MICROSOFT.get(node.op_type) if node.domain == _MICROSOFT else None
-
-
-def _defined(node: onnx.NodeProto, graph: onnx.GraphProto, types: dict[str, int], opset: int) -> list[onnx.NodeProto]:
-    define = _definition(node)
-    if define is None:
-        return [node]
-    made = Definition(node, graph, types, opset)
-    define(made)
-    return made.nodes
 
 
 def _convolution(made: Definition) -> None:
@@ -93,14 +51,14 @@ def _gemm(made: Definition) -> None:
         made.emit("Gemm", inputs, made.node.output[0], **made.attributes)
 
 
-def _of_two(kind: str) -> Callable[[Definition], None]:
+def _of_two(kind: str) -> Define:
     def define(made: Definition) -> None:
         made.quantise(made.emit(kind, [made.real(0), made.real(3)]), made.input(6), made.input(7))
 
     return define
 
 
-def _of_one(kind: str, **defaults) -> Callable[[Definition], None]:
+def _of_one(kind: str, **defaults) -> Define:
     def define(made: Definition) -> None:
         _require_channels_first(made)
         attributes = {**defaults, **made.attributes}
@@ -163,23 +121,16 @@ def _integer_product(made: Definition) -> None:
 
 def _integer_sum(made: Definition) -> None:
     """ReduceSumInteger."""
-    _reduced(made, "ReduceSum", _integers(made, made.input(0), ""), made.node.output[0])
+    axes, keepdims = made.take("axes"), made.take("keepdims", 1)
+    made.reduced("ReduceSum", _integers(made, made.input(0), ""), axes, made.output(0), keepdims)
 
 
 def _mean(made: Definition) -> None:
-    made.quantise(_reduced(made, "ReduceMean", made.real(0)), made.input(3), made.input(4))
-
-
-def _reduced(made: Definition, kind: str, data: str, out: str | None = None) -> str:
     axes, keepdims = made.take("axes"), made.take("keepdims", 1)
-    if axes is None:
-        return made.emit(kind, [data], out, keepdims=keepdims)
-    if made.opset >= _AXES_ARE_INPUTS_OF[kind]:
-        return made.emit(kind, [data, made.constant(np.int64(axes))], out, keepdims=keepdims)
-    return made.emit(kind, [data], out, axes=axes, keepdims=keepdims)
+    made.quantise(made.reduced("ReduceMean", made.real(0), axes, keepdims=keepdims), made.input(3), made.input(4))
 
 
-def _same(kind: str) -> Callable[[Definition], None]:
+def _same(kind: str) -> Define:
     """An operator of com.microsoft that ONNX took over."""
 
     def define(made: Definition) -> None:
@@ -188,8 +139,8 @@ def _same(kind: str) -> Callable[[Definition], None]:
     return define
 
 
-_ONNX: dict[str, Callable[[Definition], None]] = {"QLinearConv": _convolution, "QLinearMatMul": _product}
-_OF_MICROSOFT: dict[str, Callable[[Definition], None]] = {
+OF_ONNX: dict[str, Define] = {"QLinearConv": _convolution, "QLinearMatMul": _product}
+OF_MICROSOFT: dict[str, Define] = {
     "DequantizeLinear": _same("DequantizeLinear"),
     "DynamicQuantizeLSTM": _dynamic_lstm,
     "DynamicQuantizeMatMul": _dynamic_product,
@@ -214,24 +165,10 @@ _OF_MICROSOFT: dict[str, Callable[[Definition], None]] = {
 }
 
 
-def _widen_four_bits(graph: onnx.GraphProto) -> None:
+def widen_four_bits(graph: onnx.GraphProto) -> None:
     """Weights of 4 bits that are only dequantised become ones of 8."""
     for tensor in graph.initializer:
-        if tensor.data_type in _WIDENED and all(
-            node.op_type == "DequantizeLinear" for node in _readers(graph, tensor.name)
-        ):
+        readers = [node for node in graph.node if tensor.name in node.input] if tensor.data_type in _WIDENED else []
+        if tensor.data_type in _WIDENED and all(node.op_type == "DequantizeLinear" for node in readers):
             wide = numpy_helper.to_array(tensor).astype(_WIDENED[tensor.data_type])
             tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
-
-
-def _readers(graph: onnx.GraphProto, name: str) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        if name in node.input:
-            yield node
-
-
-def defined() -> Iterator[onnx.NodeProto]:
-    """A node of each operator that is defined here."""
-    for domain, kinds in (("", _ONNX), (_MICROSOFT, _OF_MICROSOFT)):
-        for kind in kinds:
-            yield onnx.NodeProto(domain=domain, op_type=kind)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper
 
+from flexcomp.frontend.definition import Definition
 from flexcomp.frontend.operators.recurrent import QUANTISED_STATE
-from flexcomp.frontend.quantised.definition import Definition
 
 
 def define(made: Definition) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flexcomp.frontend.quantised.definition import Definition
+from flexcomp.frontend.definition import Definition
 from flexcomp.frontend.quantised.weights_in_blocks import SCALES, unpacked
 
 

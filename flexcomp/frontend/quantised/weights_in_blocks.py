@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flexcomp.frontend.quantised.definition import Definition
+from flexcomp.frontend.definition import Definition
 
 SCALES = (np.float32, np.float16)
 _SIZES = (16, 32, 64, 128, 256)

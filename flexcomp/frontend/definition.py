@@ -1,8 +1,8 @@
-"""What a quantised node is defined by: the nodes in its place."""
+"""An operator by its definition: the nodes that are written in the place of one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -11,14 +11,20 @@ from onnx import TensorProto, helper, numpy_helper
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import title
 
+MICROSOFT = "com.microsoft"
 _EIGHT_BITS = (TensorProto.INT8, TensorProto.UINT8)
+_AXES_ARE_INPUTS_OF = {"ReduceMean": 18, "ReduceSum": 13}  # opsets from which on they are
+_SIZES_ARE_AN_INPUT = 13  # opset from which on sizes of Split and axes of Unsqueeze are
 
 
 class Definition:
-    """One quantised node, and the nodes that are written in its place."""
+    """One node, and the nodes that are written in its place; `types` of constants, `shapes` as far as the definition asks."""
 
-    def __init__(self, node: onnx.NodeProto, graph: onnx.GraphProto, types: dict[str, int], opset: int) -> None:
-        self.node, self.graph, self.types, self.opset = node, graph, types, opset
+    def __init__(
+        self, node: onnx.NodeProto, graph: onnx.GraphProto, types: Mapping[str, int], opset: int,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:  # fmt: skip
+        self.node, self.graph, self.types, self.opset, self.shapes = node, graph, types, opset, shapes or {}
         self.name = node.name or next(filter(None, node.output))
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.nodes: list[onnx.NodeProto] = []
@@ -26,6 +32,14 @@ class Definition:
     def input(self, i: int) -> str:
         """The name of input `i`, empty if it is left out."""
         return self.node.input[i] if i < len(self.node.input) else ""
+
+    def output(self, i: int) -> str:
+        """The name of result `i`, empty if nothing reads it."""
+        return self.node.output[i] if i < len(self.node.output) else ""
+
+    def shape(self, i: int) -> tuple[int, ...]:
+        """Of input `i`; () if that is left out."""
+        return self.shapes.get(self.input(i), ())
 
     def take(self, attribute: str, default=None):
         """An attribute that the operator in the middle does not have."""
@@ -39,6 +53,33 @@ class Definition:
             given.pop()
         self.nodes.append(helper.make_node(kind, given, [out], f"{self.name}/{kind}_{len(self.nodes)}", **attributes))
         return out
+
+    def reduced(self, kind: str, data: str, axes: Sequence[int] | None, out: str | None = None, keepdims: int = 1) -> str:
+        """ReduceMean or ReduceSum over axes, or over all."""
+        if axes is None:
+            return self.emit(kind, [data], out, keepdims=keepdims)
+        if self.opset >= _AXES_ARE_INPUTS_OF[kind]:
+            return self.emit(kind, [data, self.constant(np.int64(axes))], out, keepdims=keepdims)
+        return self.emit(kind, [data], out, axes=list(axes), keepdims=keepdims)
+
+    def reshape(self, data: str, shape: Sequence[int], out: str | None = None) -> str:
+        """Where an extent is 0 it stays, and one that is -1 follows."""
+        return self.emit("Reshape", [data, self.constant(np.int64(shape))], out)
+
+    def unsqueezed(self, data: str, axis: int) -> str:
+        if self.opset >= _SIZES_ARE_AN_INPUT:
+            return self.emit("Unsqueeze", [data, self.constant(np.int64([axis]))])
+        return self.emit("Unsqueeze", [data], axes=[axis])
+
+    def split(self, data: str, sizes: Sequence[int], axis: int) -> list[str]:
+        """Parts of these extents."""
+        name = f"{self.name}/Split_{len(self.nodes)}"
+        outs = [f"{name}_{i}" for i in range(len(sizes))]
+        if self.opset >= _SIZES_ARE_AN_INPUT:
+            self.nodes.append(helper.make_node("Split", [data, self.constant(np.int64(sizes))], outs, name, axis=axis))
+        else:
+            self.nodes.append(helper.make_node("Split", [data], outs, name, axis=axis, split=list(sizes)))
+        return outs
 
     def constant(self, value: np.ndarray) -> str:
         """An initialiser."""
@@ -76,3 +117,7 @@ class Definition:
 
     def refuse(self, reason: str) -> UnsupportedModelError:
         return UnsupportedModelError(f"node {self.name!r} ({title(self.node)}): {reason}")
+
+
+# Writes the nodes of a definition.
+Define = Callable[[Definition], None]

@@ -1,0 +1,59 @@
+"""Operators that are replaced by their definitions before all else: those on quantised tensors, and those of com.microsoft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+from flexcomp.frontend import contrib
+from flexcomp.frontend.definition import MICROSOFT, Define, Definition
+from flexcomp.frontend.domains import DEFAULT
+from flexcomp.frontend.quantised import OF_MICROSOFT, OF_ONNX, widen_four_bits
+
+_OF_MICROSOFT = {**OF_MICROSOFT, **contrib.DEFINITIONS}
+
+
+def define_operators(model: onnx.ModelProto) -> None:
+    """Replace operators by their definitions, in subgraphs too. Changes `model`.
+
+    Raises UnsupportedModelError for what has no definition here.
+    """
+    opset = next((o.version for o in model.opset_import if o.domain in DEFAULT), 1)
+    _define(model.graph, opset)
+    contrib.define_by_shape(model, opset)
+
+
+def _define(graph: onnx.GraphProto, opset: int) -> None:
+    widen_four_bits(graph)
+    if any(_definition(node) for node in graph.node):
+        types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+        written = [made for node in graph.node for made in _defined(node, graph, types, opset)]
+        del graph.node[:]
+        graph.node.extend(written)
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _define(inner, opset)
+
+
+def _definition(node: onnx.NodeProto) -> Define | None:
+    if node.domain in DEFAULT:
+        return OF_ONNX.get(node.op_type)
+    return _OF_MICROSOFT.get(node.op_type) if node.domain == MICROSOFT else None
+
+
+def _defined(node: onnx.NodeProto, graph: onnx.GraphProto, types: dict[str, int], opset: int) -> list[onnx.NodeProto]:
+    define = _definition(node)
+    if define is None:
+        return [node]
+    made = Definition(node, graph, types, opset)
+    define(made)
+    return made.nodes
+
+
+def defined() -> Iterator[onnx.NodeProto]:
+    """A node of each operator that is defined here."""
+    for domain, kinds in (("", OF_ONNX), (MICROSOFT, {**_OF_MICROSOFT, **contrib.DEFINED_BY_SHAPE})):
+        for kind in kinds:
+            yield onnx.NodeProto(domain=domain, op_type=kind)
