@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.networks.graph import Graph
 from tests import shaped
+from tests.exporters.genai import Form, decoder
 
 
 def write(folder: Path) -> None:
@@ -24,6 +25,7 @@ def write(folder: Path) -> None:
     onnx.save(dynamic, folder / "dynamic.onnx")
     onnx.save(shaped.encoder(most=128), folder / "encoder.onnx")
     onnx.save(shaped.pictures(), folder / "detector_of_any_size.onnx")
+    onnx.save(decoder(Form(), None), folder / "decoder.onnx")
     onnx.save(_recurrent(), folder / "recurrent.onnx")
     onnx.save(_sensor(), folder / "sensor.onnx")
 

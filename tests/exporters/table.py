@@ -21,7 +21,7 @@ _OTHERS = {
     ("all", "rotary embeddings"): "elementwise kernels; attention reads their result in place",
     ("ONNX Runtime's optimiser", "EmbedLayerNormalization"): "embeddings, then one kernel for rows",
     ("ONNX Runtime's optimiser", "RotaryEmbedding"): "as rotary embeddings of all",
-    ("ONNX Runtime's optimiser", "GroupQueryAttention"): "refused by name: export without the optimiser",
+    ("ONNX Runtime GenAI's model builder", "GroupQueryAttention"): "one attention kernel over a cache of a fixed capacity",
 }
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
+import onnx.version_converter
 
-from flexcomp.frontend.contrib import attention, rotary
+from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.contrib import attention, grouped, rotary
 from flexcomp.frontend.definition import MICROSOFT, Define, Definition
 from flexcomp.frontend.inference import infer, static_types
 
@@ -30,6 +32,7 @@ def _transposed_product(made: Definition) -> None:
 DEFINITIONS: dict[str, Define] = {
     "Attention": attention.define,
     "FusedMatMul": _transposed_product,
+    "GroupQueryAttention": grouped.define,
     "MultiHeadAttention": attention.define_of_parts,
     "RotaryEmbedding": rotary.define,
 }
@@ -41,6 +44,9 @@ def define_by_shape(model: onnx.ModelProto, opset: int) -> None:
     Raises UnsupportedModelError for a node whose inputs get no shapes, or other shapes than the operator has.
     """
     graph = model.graph
+    if opset < grouped.OPSET and any(_is_defined(node) and node.op_type == "GroupQueryAttention" for node in graph.node):
+        model.CopyFrom(_converted(model, grouped.OPSET))
+        opset, graph = grouped.OPSET, model.graph
     while pending := [node for node in graph.node if _is_defined(node)]:
         shapes = {name: shape for name, (_, shape) in static_types(infer(model)).items()}
         written = [made for node in graph.node for made in _defined(node, graph, opset, shapes)]
@@ -50,6 +56,18 @@ def define_by_shape(model: onnx.ModelProto, opset: int) -> None:
             raise first.refuse(f"the shapes of its inputs {names} are not known; give the network's inputs shapes")
         del graph.node[:]
         graph.node.extend(written)
+
+
+def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """The model with the operators of a newer opset of ONNX. Raises UnsupportedModelError."""
+    try:
+        return onnx.version_converter.convert_version(model, opset)
+    except (RuntimeError, ValueError) as error:  # of an operator that has no newer form
+        words = " ".join(str(error).split())
+        raise UnsupportedModelError(
+            f"GroupQueryAttention is read as operators of opset {opset}, to which ONNX cannot convert the model ({words}): "
+            f"export it for opset {opset}"
+        ) from None
 
 
 def _is_defined(node: onnx.NodeProto) -> bool:
