@@ -25,6 +25,8 @@ class Form:
     packed: bool = False  # query, key and value as one input
     interleaved: int = 0  # pairs of rotations are neighbours
     four_bits: bool = False
+    window: int = -1  # of the last keys, that are seen
+    cap: float = 0.0  # of scores
 
 
 class _Decoder(Graph):
@@ -69,7 +71,7 @@ class _Decoder(Graph):
         return self.named(
             "GroupQueryAttention", [*parts, *past, *shared], [f"attention.{layer}", *present], domain=MICROSOFT,
             num_heads=HEADS, kv_num_heads=SHARED, do_rotary=1, rotary_interleaved=self.form.interleaved, scale=DEPTH**-0.5,
-            local_window_size=-1,
+            local_window_size=self.form.window, softcap=self.form.cap,
         )  # fmt: skip
 
 

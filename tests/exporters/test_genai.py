@@ -30,7 +30,10 @@ def caches(form: Form) -> dict[str, str]:
     return {f"present.{i}.{part}": f"past_key_values.{i}.{part}" for i in range(form.layers) for part in ("key", "value")}
 
 
-@pytest.mark.parametrize("form", [Form(opset=14), Form(packed=True), Form(interleaved=1)], ids=str)
+FORMS = [Form(opset=14), Form(packed=True), Form(interleaved=1), Form(window=3), Form(cap=2.0, window=4)]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
 def test_caches_with_room_are_those_of_onnx_runtime(form, tmp_path):
     tokens = 5
     model = decoder(form, tokens)
@@ -77,7 +80,7 @@ def test_one_library_takes_a_prompt_in_chunks_and_gives_the_tokens_of_onnx_runti
 
 @pytest.mark.parametrize(
     "changed, reason",
-    [({"local_window_size": 4}, "local_window_size"), ({"softcap": 2.0}, "softcap"), ({"num_heads": None}, "attributes")],
+    [({"smooth_softmax": 1}, "smooth_softmax"), ({"num_heads": None}, "attributes")],
 )
 def test_what_is_refused(changed, reason):
     model = decoder(Form(), 1)

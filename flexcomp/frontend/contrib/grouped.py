@@ -9,7 +9,7 @@ from flexcomp.frontend.contrib.rotary import rotated, rows_of
 from flexcomp.frontend.definition import Definition
 
 OPSET = 24  # of TensorScatter, and of an Attention that is told how many of its keys are valid
-_NEUTRAL = {"local_window_size": -1, "softcap": 0.0, "smooth_softmax": 0, "qk_output": 0, "kv_cache_bit_width": 0}
+_NEUTRAL = {"smooth_softmax": 0, "qk_output": 0, "kv_cache_bit_width": 0}
 _LENGTHS, _LAST_KNOWN = 5, 8
 
 
@@ -19,7 +19,7 @@ def define(made: Definition) -> None:
     Rows of `past` [1, heads, capacity, width] after the valid ones are room for new ones, so `present` has its shape. ONNX
     Runtime gives the same as long as there is room.
     """
-    heads, shared = made.take("num_heads"), made.take("kv_num_heads")
+    heads, shared = made.attributes.get("num_heads"), made.take("kv_num_heads")
     for name, value in _NEUTRAL.items():
         if made.take(name, value) != value:
             raise made.refuse(f"its {name} is not {value}, and only that can be compiled")
@@ -51,6 +51,39 @@ def define(made: Definition) -> None:
         made.emit("TensorScatter", [made.input(i), rows, start], made.output(i - 2) or None, axis=2)
         for i, rows in ((3, key), (4, value))
     ]
-    scale = made.take("scale", 0.0) or width**-0.5
-    attended = made.emit("Attention", [query, *caches, "", "", "", valid], is_causal=1, scale=scale)
+    scale, cap, window = made.take("scale", 0.0) or width**-0.5, made.take("softcap", 0.0), made.take("local_window_size", -1)
+    if cap or window > 0:
+        attended = _written_out(made, query, *caches, start, (length, made.shape(3)[2]), scale, cap, window)
+    else:
+        attended = made.emit("Attention", [query, *caches, "", "", "", valid], is_causal=1, scale=scale)
     made.reshape(made.emit("Transpose", [attended], perm=[0, 2, 1, 3]), [0, 0, heads * width], made.output(0))
+
+
+def _written_out(
+    made: Definition, query: str, key: str, value: str, start: str, places: tuple[int, int], scale: float, cap: float, window: int
+) -> str:
+    """Attention with scores below `cap`, or over a `window` of the last keys, which ONNX's operator over caches lacks."""
+    queries, keys = places
+    key, value = (_repeated(made, one) for one in (key, value))
+    scores = made.emit("MatMul", [query, made.emit("Transpose", [key], perm=[0, 1, 3, 2])])
+    scores = made.emit("Mul", [scores, made.constant(np.float32(scale))])
+    if cap:
+        limit = made.constant(np.float32(cap))
+        scores = made.emit("Mul", [made.emit("Tanh", [made.emit("Div", [scores, limit])]), limit])
+    column = made.constant(np.arange(keys, dtype=np.int64)[None])
+    row = made.emit("Add", [start, made.constant(np.arange(queries, dtype=np.int64)[:, None])])
+    seen = made.emit("LessOrEqual", [column, row])
+    if window > 0:
+        first = made.emit("Sub", [row, made.constant(np.int64(window))])
+        seen = made.emit("And", [seen, made.emit("Greater", [column, first])])
+    scores = made.emit("Where", [seen, scores, made.constant(np.float32(np.finfo(np.float32).min))])
+    return made.emit("MatMul", [made.emit("Softmax", [scores], axis=-1), value])
+
+
+def _repeated(made: Definition, cache: str) -> str:
+    """Keys or values of all heads of a group: [1, heads, places, width]."""
+    heads, (_, shared, keys, width) = made.attributes["num_heads"], made.shape(3)
+    if heads == shared:
+        return cache
+    grown = made.emit("Expand", [made.unsqueezed(cache, 2), made.constant(np.int64([1, shared, heads // shared, keys, width]))])
+    return made.reshape(grown, [1, heads, keys, width])
