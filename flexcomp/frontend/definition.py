@@ -54,6 +54,11 @@ class Definition:
         self.nodes.append(helper.make_node(kind, given, [out], f"{self.name}/{kind}_{len(self.nodes)}", **attributes))
         return out
 
+    def result(self, kind: str, inputs: Sequence[str], **attributes) -> None:
+        """Write the node of the first result, under the operator's own name, which errors of an inference then give."""
+        self.emit(kind, inputs, self.node.output[0], **attributes)
+        self.nodes[-1].name = self.name
+
     def reduced(self, kind: str, data: str, axes: Sequence[int] | None, out: str | None = None, keepdims: int = 1) -> str:
         """ReduceMean or ReduceSum over axes, or over all."""
         if axes is None:

@@ -20,8 +20,8 @@ from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from benchmarks.networks.graph import Graph
 from flexcomp.runtime import runner
 
+from ..operators.blocks import several
 from ..operators.recurrent import Case, together
-from ..operators.test_weights_in_blocks import product, table
 from .emulator import emulated, needs_emulator
 
 pytestmark = needs_emulator
@@ -137,31 +137,10 @@ def test_sums_of_integers(tmp_path):
 @pytest.mark.parametrize(("target", "cpu"), [("raspberry-pi-5", "max"), ("raspberry-pi-4b", "cortex-a72")])
 def test_weights_in_blocks(target, cpu, tmp_path):
     """One row, few and many, of 4 and 8 bits, and rows of a table, at two budgets."""
-    rng = np.random.default_rng(0)
-    nodes, weights, inputs = [], {}, {}
     layers = ((1, (50, 80), 32, 4, True), (5, (48, 64), 16, 8, True), (40, (48, 150), 64, 4, False))
-    for rows, sizes, block, bits, zeros in layers:
-        name = f"x{rows}"
-        made, own = product(rng, name, f"y{rows}", sizes, block, bits, zeros)
-        nodes.append(made)
-        weights |= own
-        inputs[name] = rng.standard_normal((rows, sizes[1])).astype("f4")
-    rows, attributes = table(rng, 3450, 160, 32, "uint8", True)
-    weights |= rows
-    inputs["ids"] = np.int64([0, 3449, 17])
-    gather = {"domain": "com.microsoft", "block_size": 32, **attributes}
-    nodes.append(helper.make_node("GatherBlockQuantized", ["t_w", "ids", "t_s", "t_o"], ["rows"], "rows", **gather))
+    model, inputs = several(layers)
     for name, value in inputs.items():
         np.save(tmp_path / f"{name}.npy", value)
-    info = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes, "blocks",
-        [info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in inputs.items()],
-        [info(made.output[0], TensorProto.FLOAT, None) for made in nodes],
-        [numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )  # fmt: skip
-    domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=domains, ir_version=10)
     artifact = flexcomp.build(model, target=target, kernels="fastest", progress=False)
     kernels = {layer.implementation.rpartition(" ")[0] or layer.implementation for layer in artifact.program.layers}
     assert {"blockgemv", "blockgemm", "blockgemm widened", "rows"} <= kernels
@@ -171,8 +150,8 @@ def test_weights_in_blocks(target, cpu, tmp_path):
     for budget in ("min", "1.0"):
         out = tmp_path / budget
         runner.run(tmp_path / "blocks.so", budget=budget, inputs=files, output_dir=out, emulator=emulated("-cpu", cpu))
-        for made, want in zip(nodes, wanted, strict=True):
-            found = np.load(runner.output_file(out, made.output[0]))
+        for made, want in zip(model.graph.output, wanted, strict=True):
+            found = np.load(runner.output_file(out, made.name))
             np.testing.assert_allclose(found, want, rtol=0, atol=1.5e-6 * abs(want).max())
 
 

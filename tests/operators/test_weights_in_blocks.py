@@ -9,45 +9,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
-from flexcomp.errors import FlexcompError
+from flexcomp.errors import FlexcompError, InputError
 from flexcomp.report import describe
 
+from .blocks import graph, product, several, table
 from .networks import node
 
 F16, F32 = np.float16, np.float32
-
-
-def graph(nodes, x: np.ndarray, weights: dict[str, np.ndarray | onnx.TensorProto]) -> onnx.ModelProto:
-    """A network from x to y."""
-    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
-    initialisers = [
-        value if isinstance(value, onnx.TensorProto) else numpy_helper.from_array(np.asarray(value), name)
-        for name, value in weights.items()
-    ]
-    info = helper.make_tensor_value_info
-    made = helper.make_graph(nodes, "blocks", [info("x", kind, x.shape)], [info("y", kind, None)], initialisers)
-    domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(made, opset_imports=domains, ir_version=10)
-
-
-def product(
-    rng, x: str, out: str, sizes: tuple[int, int], block: int, bits: int, zeros: bool, kind=F32, bias: bool = False
-) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
-    """A MatMulNBits of (channels, inputs), and its weights."""
-    channels, inputs = sizes
-    blocks = -(-inputs // block)
-    weights = {
-        f"{out}_w": rng.integers(0, 256, (channels, blocks, block * bits // 8)).astype("u1"),
-        f"{out}_s": rng.uniform(0.01, 0.03, channels * blocks).astype(kind),
-    }
-    if zeros:
-        weights[f"{out}_o"] = rng.integers(0, 256, channels * -(-blocks * bits // 8)).astype("u1")
-    given = [x, *weights, *([] if zeros else [""] * bias)]
-    if bias:
-        weights[f"{out}_b"] = rng.standard_normal(channels).astype(kind)
-        given += ["", f"{out}_b"]
-    attributes = {"N": channels, "K": inputs, "bits": bits, "block_size": block, "accuracy_level": 1}
-    return node("MatMulNBits", *given, out=out, domain="com.microsoft", **attributes), weights
 
 
 def implementations(artifact: flexcomp.Artifact) -> set[str]:
@@ -86,6 +54,22 @@ def test_products_with_weights_in_blocks(rows, sizes, block, bits, zeros, bias, 
     x = rng.standard_normal((rows, sizes[1])).astype("f4")
     artifact = compared(graph([made], x, weights), x, kernels="fastest")
     assert implementations(artifact) == {kernel}
+
+
+@pytest.mark.parametrize(("mcpu", "scales"), [("x86-64-v3", "float16"), ("x86-64", "float32")])
+def test_processors_without_avx512(mcpu, scales):
+    """One row, few and many, of 4 and 8 bits, and rows of a table; without F16C scales are float32."""
+    layers = ((1, (50, 85), 16, 4, True), (1, (40, 64), 64, 8, False), (5, (48, 70), 16, 8, True), (40, (48, 150), 64, 4, False))
+    model, inputs = several(layers)
+    artifact = flexcomp.build(model, target=f"llvm -mcpu={mcpu}", threads=1, kernels="fastest", progress=False)
+    assert {"blockgemv", "blockgemm", "blockgemm widened", "rows"} <= implementations(artifact)
+    (first,) = (layer.description for layer in artifact.program.layers if "85→50" in layer.description)
+    assert f"int4 in blocks of 16, {scales} scales, zero points" in first
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
+    for budget in ("min", None):
+        with artifact.session(budget=budget) as session:
+            for found, want in zip(session.run(inputs).values(), wanted, strict=True):
+                np.testing.assert_allclose(found, want, rtol=0, atol=1.5e-6 * abs(want).max())
 
 
 @pytest.mark.parametrize("kind", ["int4", "uint4", "int8", "uint8"])
@@ -177,22 +161,6 @@ def test_readers_of_one_weight_share_it(rows, tmp_path):
     assert (tmp_path / "m.weights").stat().st_size <= constants + 2 * 4096
 
 
-def table(rng, rows: int, width: int, block: int, kind: str, zeros: bool) -> tuple[dict, dict]:
-    """A quantised table and the attributes of its reader: bytes of two numbers, or a type of 4 bits."""
-    blocks = -(-width // block)
-    scales = rng.uniform(0.01, 0.03, (rows, blocks)).astype("f4")
-    if kind == "uint8":
-        weights = {"t_w": rng.integers(0, 256, (rows, width // 2)).astype("u1"), "t_s": scales}
-        weights |= {"t_o": rng.integers(0, 256, (rows, -(-blocks // 2))).astype("u1")} if zeros else {}
-        return weights, {"bits": 4}
-    low, high = (0, 16) if kind == "uint4" else (-8, 8)
-    packed = lambda name, of: helper.make_tensor(  # noqa: E731
-        name, getattr(TensorProto, kind.upper()), of, rng.integers(low, high, of).ravel().tolist()
-    )
-    weights = {"t_w": packed("t_w", (rows, width)), "t_s": scales}
-    return weights | ({"t_o": packed("t_o", scales.shape)} if zeros else {}), {}
-
-
 def looked_up(ids: np.ndarray, weights: dict, block: int, **attributes) -> onnx.ModelProto:
     """Rows of a table."""
     gather = node(
@@ -215,6 +183,19 @@ def test_rows_of_a_table_in_blocks(kind, rows, width, zeros, tmp_path):
         if rows > 1000:
             artifact.export_library(tmp_path / "t.so")
             assert (tmp_path / "t.weights").stat().st_size <= 1.02 * rows * (width * 5 // 8 + 6) + 4096
+
+
+@pytest.mark.parametrize("rows", [3450, 40])
+def test_numbers_outside_of_a_table_are_refused_by_node(rows):
+    """Of a table in blocks and of one in float32."""
+    rng = np.random.default_rng(9)
+    weights, attributes = table(rng, rows, 96, 32, "uint8", True)
+    ids = np.int64([[0, rows - 1]])
+    model = looked_up(ids, weights, 32, **attributes)
+    with flexcomp.build(model, threads=1, progress=False).session() as session:
+        for wrong in (rows, -rows - 1):
+            with pytest.raises(InputError, match=rf"node 'y' \(Gather\): index {wrong} at position 1 is outside"):
+                session(np.int64([[0, wrong]]))
 
 
 def tied(rows: int = 3001, width: int = 352) -> tuple[onnx.ModelProto, np.ndarray]:

@@ -43,4 +43,4 @@ def define(made: Definition) -> None:
             )
     given = [made.constant(one) for one in (data, scales, *([] if zeros is None else [zeros]))]
     real = made.emit("DequantizeLinear", given, axis=along, block_size=size)
-    made.emit("Gather", [real, made.input(1)], made.node.output[0], axis=axis)
+    made.result("Gather", [real, made.input(1)], axis=axis)
