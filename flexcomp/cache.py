@@ -13,6 +13,7 @@ when enough was added since the last time: a file in the folder, to whose end al
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import hashlib
 import logging
@@ -78,27 +79,46 @@ def trusted_folder(name: str) -> Path:
 
 
 def kept_file(folder: Path, name: str, make: Callable[[Path], Path]) -> Path:
-    """A file in a trusted folder, made by `make` in a scratch folder unless the file is there with its checksum."""
-    path, sums = folder / name, folder / f"{name}.sha256"
-    try:
-        with _opened(folder) as at:
-            if _read(sums.name, at).strip() == hashlib.sha256(_read(name, at)).hexdigest().encode():
-                return path
-    except OSError:
-        pass
+    """A file in a trusted folder, made by `make` in a scratch folder unless the file is there with its checksum.
+
+    Of several processes that want the file one makes it, and the others wait.
+    """
+    if _is_whole(folder, name):
+        return folder / name
     if not os.access(folder, os.W_OK):  # root's
         folder = _temporary_root() / folder.name
         folder.mkdir(mode=0o700, exist_ok=True)
-        path, sums = folder / name, folder / sums.name
-    with beside(path) as scratch:
+    with _turn(folder / f"{name}.lock"):
+        if not _is_whole(folder, name):
+            _make(folder, name, make)
+    return folder / name
+
+
+def _is_whole(folder: Path, name: str) -> bool:
+    """Whether a file has the checksum that lies next to it."""
+    with suppress(OSError), _opened(folder) as at:
+        return _read(f"{name}.sha256", at).strip() == hashlib.sha256(_read(name, at)).hexdigest().encode()
+    return False
+
+
+def _make(folder: Path, name: str, make: Callable[[Path], Path]) -> None:
+    with beside(folder / name) as scratch:
         made = make(scratch)
         made.chmod(made.stat().st_mode & ~_OTHERS_WRITE)
-        noted = scratch / sums.name
+        noted = scratch / f"{name}.sha256"
         noted.write_text(hashlib.sha256(made.read_bytes()).hexdigest())
         noted.chmod(0o600)
-        noted.replace(sums)
-        made.replace(path)
-    return path
+        noted.replace(folder / noted.name)
+        made.replace(folder / name)
+
+
+@contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """While no other process has its turn; all at once where the file system has no locks."""
+    with _closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as opened:
+        with suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import subprocess
 from collections.abc import Callable, Iterable
@@ -30,9 +29,7 @@ def made(name: str, of: Iterable[str | bytes | Path], make: Callable[[Path], obj
         make(scratch / name)
         return scratch / name
 
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return kept_file(folder, name, written)
+    return kept_file(folder, name, written)
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,24 @@ def test_files_that_are_linked_have_checksums(shared, damage):
         path.write_bytes(b"machine c0de" if damage == "flipped" else b"machine")
     assert kept_file(folder, "runtime.o", make).read_bytes() == b"machine code"
     assert len(made) == 2 and not path.is_symlink()
+
+
+def test_of_several_that_want_a_file_one_makes_it(shared):
+    made, begun = [], threading.Event()
+
+    def make(scratch: Path) -> Path:
+        made.append(scratch)
+        begun.set()
+        others[0].join(0.2)  # which waits; without a turn it would make the file, too, and end
+        (scratch / "runtime.o").write_bytes(b"machine code")
+        return scratch / "runtime.o"
+
+    folder = trusted_folder("runtime-1")
+    others = [threading.Thread(target=lambda: begun.wait() and kept_file(folder, "runtime.o", make))]
+    others[0].start()
+    kept_file(folder, "runtime.o", make)
+    others[0].join()
+    assert len(made) == 1
 
 
 def test_without_a_home(shared, caplog, monkeypatch):
