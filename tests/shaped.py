@@ -9,7 +9,9 @@ from onnx import TensorProto, helper, numpy_helper
 INPUTS = {"ids": (1, "n")}
 
 
-class _Nodes:
+class Nodes:
+    """A graph that grows node by node."""
+
     def __init__(self, seed: int) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
@@ -19,6 +21,11 @@ class _Nodes:
         name = f"{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], name, **attributes))
         return name
+
+    def named(self, output: str, kind: str, *inputs: str, **attributes) -> str:
+        self.op(kind, *inputs, **attributes)
+        self.nodes[-1].output[0] = output
+        return output
 
     def weight(self, *shape: int) -> str:
         return self.constant((0.2 * self.random.standard_normal(shape)).astype("float32"))
@@ -35,7 +42,7 @@ class _Nodes:
 
 def encoder(width: int = 64, vocabulary: int = 300, most: int = 64) -> onnx.ModelProto:
     """Embeddings of `ids`, rows of positions, one layer of attention and one of two dense layers."""
-    g = _Nodes(seed=0)
+    g = Nodes(seed=0)
     count = g.op("Gather", g.op("Shape", "ids"), g.constant(1))
     rows = g.op("Gather", g.weight(most, width), g.op("Range", g.constant(0), count, g.constant(1)))
     x = g.op("Add", g.op("Gather", g.weight(vocabulary, width), "ids"), rows)
@@ -54,7 +61,7 @@ def encoder(width: int = 64, vocabulary: int = 300, most: int = 64) -> onnx.Mode
 
 def sums() -> onnx.ModelProto:
     """A state of one row: y is x times a matrix plus the state, which grows by the sum of all rows of x."""
-    g = _Nodes(seed=1)
+    g = Nodes(seed=1)
     y = g.op("Add", g.op("MatMul", "x", g.weight(32, 32)), "total_in")
     total = g.op("Add", "total_in", g.op("ReduceSum", "x", g.constant([0]), keepdims=1))
     g.nodes[1].output[0], g.nodes[-1].output[0] = "y", "total_out"
@@ -67,7 +74,7 @@ def sums() -> onnx.ModelProto:
 
 def pictures() -> onnx.ModelProto:
     """Two convolutions of a picture of any size."""
-    g = _Nodes(seed=2)
+    g = Nodes(seed=2)
     x = g.op("Relu", g.op("Conv", "x", g.weight(32, 3, 3, 3), pads=[1, 1, 1, 1]))
     g.op("Conv", x, g.weight(16, 32, 3, 3), pads=[1, 1, 1, 1])
     g.nodes[-1].output[0] = "y"

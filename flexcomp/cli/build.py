@@ -14,6 +14,7 @@ from flexcomp.cli.common import (
     checked_budget,
     exit_on_error,
     parse_extents,
+    parse_pads,
     parse_shapes,
     parse_states,
     require_model,
@@ -69,6 +70,14 @@ def build(
             rich_help_panel="Model",
             help="Extents of a name in --input: the library holds every shape over one weights file; of several names, "
             "every combination.",
+        ),
+    ] = None,
+    pad: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=0",
+            rich_help_panel="Model",
+            help="What sessions pad this input with, from extents between those of --shape to the next; refused if outputs move.",
         ),
     ] = None,
     profile: Annotated[
@@ -150,6 +159,7 @@ def build(
     """Compile MODEL for a device and a memory budget."""
     extents = parse_extents(shape or [])
     inputs = parse_shapes(input or [], extents)
+    pads = parse_pads(pad or [])
     states = parse_states(state or [])
     types = weight_types(weights or [])
     if output.suffix not in (".so", ".o"):
@@ -205,6 +215,7 @@ def build(
                 budget=budget,
                 input_shapes=inputs or None,
                 shapes=extents or None,
+                pad=pads or None,
                 threads=threads,
                 strategy=strategy,
                 kernels=kernels,

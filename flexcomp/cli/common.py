@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -198,6 +199,23 @@ def parse_extents(options: list[str]) -> dict[str, list[int]]:
         if name in found:
             raise typer.BadParameter(f"'{name}' is given twice", param_hint="'--shape'")
         found[name] = values
+    return found
+
+
+def parse_pads(options: list[str]) -> dict[str, int | float]:
+    """Read `NAME=0` options."""
+    found: dict[str, int | float] = {}
+    for option in options:
+        name, _, text = option.rpartition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not name or not math.isfinite(value):
+            raise typer.BadParameter(f"'{option}' is not NAME=0", param_hint="'--pad'")
+        if name in found:
+            raise typer.BadParameter(f"the input '{name}' is given twice", param_hint="'--pad'")
+        found[name] = int(value) if value.is_integer() else value
     return found
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import onnx
 import tvm
-from tvm import tirx
 
 from flexcomp.cache import KernelCache
 from flexcomp.device import (
@@ -26,20 +24,14 @@ from flexcomp.device import (
 )
 from flexcomp.errors import InputError
 from flexcomp.frontend import CustomOperator, Imported, load_model, title_of
-from flexcomp.network import Lowered, Network, Planning, fixed_order, in_bands, in_one_file, kernel_sets, lower, merge
-from flexcomp.passes.choose_kernels import Alike, Measured, chosen_kernels
-from flexcomp.passes.integers import counts_in_floats
+from flexcomp.network import Network, Planning, fixed_order, in_bands, in_one_file, kernel_sets
 from flexcomp.profiling import Database, Measurements
-from flexcomp.program import Array, Layer
-from flexcomp.program import Weights as StoredWeights
 from flexcomp.renamed import renamed
 from flexcomp.report import shown
-from flexcomp.runtime import parse_budget
-from flexcomp.schedules.registry import Machine
+from flexcomp.runtime import Padding, parse_budget
 from flexcomp.schedules.tiles.blocks import INT4
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 
-from . import pipeline
 from .alike import alike_layers
 from .artifact import Artifact
 from .auto_weights import Chosen
@@ -49,17 +41,18 @@ from .calibration import Given
 from .code import Code
 from .gc_threshold import high_gc_threshold
 from .kernel_compiler import KernelCompiler
-from .known import DEFAULT_ARITHMETIC, DEFAULT_STORE, KERNELS
+from .known import DEFAULT_ARITHMETIC, DEFAULT_STORE
+from .lowering import Begin, compiled_here, fuse_layers, lower_layers, lowered_here
 from .options import Options, Request, Weights, options_of
+from .padding import tried_padding
 from .prepared import Prepared, Progress, artifact_of_shapes
 from .probing import probed
-from .shapes import require_common
+from .shapes import require_common, shape_with
 from .state import required_states
 from .weight_types import TypesInOrder, WeightTypes
-from .weights import evaluate, evaluate_later
+from .weights import evaluate
 
 _log = logging.getLogger(__name__)
-Begin = Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None]
 
 
 @renamed(device="profile")
@@ -84,6 +77,7 @@ def build(
     probe: bool | str | Path | None = None,
     store: str = DEFAULT_STORE,
     state: Mapping[str, str] | None = None,
+    pad: Mapping[str, int | float] | None = None,
     tf32: bool = False,
     arithmetic: str = DEFAULT_ARITHMETIC,
     custom_operators: Sequence[CustomOperator] | None = None,
@@ -91,7 +85,9 @@ def build(
     """Compile a network for a target and a memory budget.
 
     `model` is a path to an ONNX file, an `onnx.ModelProto`, or a Relax module (its weights as constants, or as `params`).
-    `input_shapes` sets dynamic axes. `target` is "native", the name of a board, or a target of TVM.
+    `input_shapes` sets dynamic axes. Names among its extents stand for those that `shapes` lists; the library holds all of them.
+    `pad`: values by input, with which sessions pad inputs of other extents, unless the build finds that outputs move.
+    `target` is "native", the name of a board, or a target of TVM.
     `budget` is a number of bytes, "64MB", "64MiB", a fraction of the resident size, "min", or "all" for everything resident.
     The artifact holds a plan for this budget and a ladder of plans for others; with None only the ladder.
 
@@ -139,7 +135,7 @@ def build(
     options = options_of(
         input_shapes=input_shapes, shapes=shapes, params=params, threads=threads, kernels=kernels, profile=profile, tuning=tuning,
         cache=cache, weights=weights, max_error=max_error, calibration=calibration, probe=probe, store=store, state=state,
-        tf32=tf32, arithmetic=arithmetic, custom_operators=custom_operators,
+        pad=pad, tf32=tf32, arithmetic=arithmetic, custom_operators=custom_operators,
     )  # fmt: skip
     compiling = KernelCompiler(KernelCache() if cache else None)
     with high_gc_threshold(), shown(progress, title_of(model)) as report, compiling as compiler:
@@ -190,6 +186,8 @@ def prepare_shapes(
     measured = None if machine.tuning is None else Measurements(Database.read(machine.tuning), str(resolved), threads)
 
     declared = options.model.declared
+    if resolved.gpu and options.model.pad is not None:
+        raise InputError(f"pad: a GPU computes ({resolved}), for which inputs are not padded: leave pad out")
     if resolved.gpu and len(declared) > 1:
         raise InputError(f"shapes: a GPU computes ({resolved}), for which a library holds one shape: build a library for each")
     report("import", 0, len(declared))
@@ -202,6 +200,7 @@ def prepare_shapes(
         require_right(one.mod, resolved, KernelCache() if cache else None)
     pairs = [required_states(options.model.state, one) for one in shapes]
     require_common(shapes, declared, pairs[0])
+    padding = _padding(model, options, shapes, report)
     types, chosen = types_of(imported, options.weights, resolved, report, cache)
     if machine.profile is None:  # not before: probing takes a second and writes a file; nor while kernels compile on all cores
         profile = probed(target, machine.probe, lambda note: report(note, 1, 1)) or profile
@@ -211,11 +210,11 @@ def prepare_shapes(
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
     others = [types_of(one, options.weights, resolved, report, cache)[0] for one in shapes[1:]]
-    fused = [_fused(one, resolved, measured, report, of) for one, of in zip(shapes, (types, *others), strict=True)]
+    fused = [fuse_layers(one, resolved, measured, report, of) for one, of in zip(shapes, (types, *others), strict=True)]
     alike = alike_layers(fused, [one.weights for one in shapes]) if len(shapes) > 1 else {}
     store, late = options.weights.store, profile.prepared_late
     networks = [
-        _lowered(one, mod, resolved, unit, kernels, measured, report, store, late, begin, states, alike)
+        lower_layers(one, mod, resolved, unit, kernels, measured, report, store, late, begin, states, alike)
         for one, mod, states in zip(shapes, fused, pairs, strict=True)
     ]
     if len(shapes) > 1:
@@ -226,7 +225,8 @@ def prepare_shapes(
     for network, shape in zip(networks, declared, strict=True):
         planned = _planned(network, kernels, profile, threads, begin)
         extents = shape.extents if len(shapes) > 1 else {}  # a library of one shape is the same, however it was declared
-        result.append(Prepared(imported.name, code, threads, kernels, profile, planned, compiling, chosen, extents))
+        pads = padding if not result else None
+        result.append(Prepared(imported.name, code, threads, kernels, profile, planned, compiling, chosen, extents, pads))
     return tuple(result)
 
 
@@ -276,104 +276,25 @@ def types_of(
 
 
 def _choose_types(imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool) -> Chosen:
-    target = resolve_target("native")
-    unit, profile = replace(target.machine, threads=target.num_cores), guessed_profile(target)
-
-    def lowered(types: WeightTypes) -> Network:
-        fused, late = _fused(imported, target, None, _quiet, types), profile.prepared_late
-        return _lowered(imported, fused, target, unit, "smallest", None, _quiet, DEFAULT_STORE, late, fetch=False)
-
-    def compiled(network: Network) -> Artifact:
-        planned = kernel_sets.planning(network, profile, unit.threads)
-        kept = KernelCache() if cache else None
-        code, compiler = Code(target, kept), KernelCompiler(kept)
-        prepared = Prepared(imported.name, code, unit.threads, "smallest", profile, planned, compiler)
-        return prepared.artifacts([Request(parse_budget(None))])[0]
-
+    lower, compiled = partial(lowered_here, imported), partial(compiled_here, imported.name, cache)
     on_weights = partial(evaluate, weights=imported.weights)
-    return choose_types(lowered, compiled, on_weights, options.calibration, options.max_error, offered, report)
+    return choose_types(lower, compiled, on_weights, options.calibration, options.max_error, offered, report)
 
 
-def _quiet(phase: str, done: int, total: int) -> None:
-    pass
+def _padding(model: Any, options: Options, networks: Sequence[Imported], report: Progress) -> Padding | None:
+    """What sessions pad with, tried on this machine."""
+    if (of := options.model).pad is None:
+        return None
+
+    def loaded(extents: Mapping[str, int]) -> Imported:
+        return load_model(model, shape_with(of.input_shapes, extents).inputs, of.params, of.custom_operators)
+
+    def compiled(network: Imported) -> Artifact:
+        types = WeightTypes("float32", partial(evaluate, weights=network.weights), offered=WEIGHT_DTYPES)
+        return compiled_here(network.name, options.cache, lowered_here(network, types))
+
+    return tried_padding(of.pad, of.input_shapes, of.declared, networks, loaded, compiled, report)
 
 
 def _cores(target: CompileTarget) -> str:
     return f"the target's {target.known_cores} core{'s' * (target.known_cores > 1)}"
-
-
-def _fused(
-    imported: Imported, target: CompileTarget, measured: Measured | None, report: Progress, types: WeightTypes
-) -> tvm.IRModule:
-    """Layers without kernels."""
-    report("passes", 0, 1)
-    simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
-    on_weights = partial(evaluate, weights=imported.weights)
-    simple = pipeline.run(simple, pipeline.transformers(target.machine, on_weights, types.of, measured), "transformers")
-    if target.computes_half and counts_in_floats(simple["main"]):
-        raise InputError("arithmetic='float16' is not for quantised networks, whose sums need more bits: leave arithmetic out")
-    fused = pipeline.run(simple, pipeline.fuse(target.machine, types.of), "fuse")
-    types.require_granted()
-    return fused
-
-
-def _lowered(
-    imported: Imported,
-    fused: tvm.IRModule,
-    target: CompileTarget,
-    unit: Machine,
-    kernels: str,
-    measured: Measured | None,
-    report: Progress,
-    store: str,
-    expensive: Callable[[StoredWeights], bool],
-    begin: Begin | None = None,
-    state: Mapping[str, str] | None = None,
-    alike: Alike | None = None,
-    fetch: bool = True,
-) -> Network:
-    """Layers with all their kernels; rows that are looked up may be fetched, if `fetch`.
-
-    `begin` is told of the smallest kernels, as soon as there are layers that call them; `expensive` is as for `merge`.
-    """
-    preferences = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
-    total = 1 + 2 * len(preferences)
-    pack = pipeline.pack(unit)  # one for all choices: equal kernels are built once
-    report("passes", 1, total)
-
-    def lowerings() -> Iterator[Lowered]:
-        """None that has nothing new."""
-        seen: set[tuple[str, str]] = set()
-        for done, preference in enumerate(preferences):
-            stored = alike if not done else None  # other kernels' weights are prepared from these: every shape has its fastest
-            mod = pipeline.run(fused, pipeline.choose(unit, preference, measured, stored), "choose")
-            chosen = {(gv.name_hint, kernel) for gv, kernel in chosen_kernels(mod).items()}
-            if not done or chosen - seen:
-                seen |= chosen
-                mod = pipeline.run(mod, pack, "pack")
-                mod, weights = _separate_weights(mod, imported.weights, target, unit)
-                report("passes", 2 + 2 * done, total)
-                ports = imported.input_names, imported.output_names, imported.output_nodes
-                lowered = lower(mod, weights, target, *ports, state)
-                if begin is not None and not done:
-                    begin(lowered.kernels, lowered.layers)
-                yield lowered
-            report("passes", 3 + 2 * done, total)
-
-    # A fixed order takes a kernel because of its family, fast or not.
-    if kernels == "flexnn":
-        return merge(lowerings(), "prepared", expensive, worthwhile=math.inf)
-    # A GPU reads no files: a table lies in its memory, or the slices that a step needs.
-    return merge(lowerings(), store, expensive, width=target.vector_unit.width if fetch and not target.gpu else None)
-
-
-def _separate_weights(
-    mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, unit: Machine
-) -> tuple[tvm.IRModule, list[Array]]:
-    """A module of kernel calls, of one with packed weights, and these."""
-    mod = pipeline.run(mod, pipeline.separate_weights(), "separate_weights")
-    transform = [gv for gv in mod.get_global_vars() if gv.name_hint == "main_transform_params"]
-    transformed = evaluate_later(mod[transform[0]], weights, mod) if transform else list(weights)
-    kept = {gv: func for gv, func in mod.functions_items() if gv not in transform}
-    with target.tvm_target:
-        return pipeline.run(tvm.IRModule(kept), pipeline.operators(unit), "operators"), transformed

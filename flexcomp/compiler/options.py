@@ -17,6 +17,7 @@ from flexcomp.runtime import Budget
 from .auto_weights import checked_max_error
 from .calibration import Given, read_inputs
 from .known import ARITHMETICS, DEFAULT_ARITHMETIC, DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
+from .padding import checked_pad
 from .shapes import DeclaredShape, declared_shapes
 from .state import checked_state
 
@@ -42,12 +43,14 @@ class Model:
     params: Mapping[str, object] | Sequence[object] | None = None
     state: Mapping[str, str] | None = None  # inputs by output
     custom_operators: Sequence[CustomOperator] | None = None  # a tuple, once checked
+    pad: Mapping[str, int | float] | None = None  # by input
     declared: tuple[DeclaredShape, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "custom_operators", checked_operators(self.custom_operators))
         object.__setattr__(self, "state", checked_state(self.state))
         object.__setattr__(self, "declared", declared_shapes(self.input_shapes, self.shapes))
+        object.__setattr__(self, "pad", checked_pad(self.pad, self.input_shapes, self.shapes))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from flexcomp.program import (
     nodes,
     to_metadata,
 )
-from flexcomp.runtime import MINIMUM, note_minimum
+from flexcomp.runtime import MINIMUM, Padding, note_minimum
 
 from .artifact import Artifact
 from .auto_weights import Chosen
@@ -57,6 +57,7 @@ class Prepared:
     compiler: KernelCompiler
     chosen: Chosen | None = None  # how the types of its weights were chosen, if by their errors
     extents: Mapping[str, int] = field(default_factory=dict)  # of its shape, by name
+    padding: Padding | None = None  # of a library whose first shape this is
 
     @property
     def target(self) -> CompileTarget:
@@ -116,6 +117,8 @@ class Prepared:
             program.metadata.update(to_metadata(Prediction(times, storage, costs.prepare_s if prepares else 0.0)))
             if self.extents:
                 program.metadata[EXTENTS] = json.dumps(dict(self.extents))
+            if self.padding is not None:
+                program.metadata.update(self.padding.to_metadata())
             programs.append(program)
         return programs, objects
 

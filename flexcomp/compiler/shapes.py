@@ -54,7 +54,7 @@ def declared_shapes(input_shapes: Any, shapes: Any) -> tuple[DeclaredShape, ...]
         if name not in names:
             missing = f'but shapes has none for it: add "{name}": [16, 64]'
             raise InputError(f'input_shapes[{where!r}] has an extent "{name}", {missing}')
-    found = [_declared(input_shapes, extents) for extents in combinations]
+    found = [shape_with(input_shapes, extents) for extents in combinations]
     return tuple(sorted(found, key=lambda one: (-_elements(one), tuple(-extent for extent in one.extents.values()))))
 
 
@@ -112,7 +112,8 @@ def _require_few(count: int, why: str) -> None:
         )
 
 
-def _declared(input_shapes: Any, extents: Mapping[str, int]) -> DeclaredShape:
+def shape_with(input_shapes: Any, extents: Mapping[str, int]) -> DeclaredShape:
+    """The shape whose names have these extents."""
     def extent(given: Any) -> Any:
         return extents[given] if isinstance(given, str) else given
 
@@ -128,9 +129,9 @@ def _elements(shape: DeclaredShape) -> int:
 
 def require_common(networks: Sequence[Imported], declared: Sequence[DeclaredShape], state: Mapping[str, str]) -> None:
     """Raise InputError where networks of several shapes differ in more than the extents of inputs and outputs."""
-    first, said = _ports(networks[0]), declared[0]
+    first, said = ports_of_network(networks[0]), declared[0]
     for network, at in zip(networks[1:], declared[1:], strict=True):
-        other = _ports(network)
+        other = ports_of_network(network)
         if list(first) != list(other):
             raise InputError(f"shapes: inputs and outputs are {', '.join(first)} for {said}, but {', '.join(other)} for {at}")
         for name, one in first.items():
@@ -141,7 +142,8 @@ def require_common(networks: Sequence[Imported], declared: Sequence[DeclaredShap
                 raise InputError(f"shapes: the state {differ}: a state has one shape")
 
 
-def _ports(network: Imported) -> dict[str, TensorType]:
+def ports_of_network(network: Imported) -> dict[str, TensorType]:
+    """Its inputs and outputs."""
     main = network.mod["main"]
     body = main.body.body
     returned = list(body.fields) if isinstance(body, relax.Tuple) else [body]

@@ -78,7 +78,7 @@ class Trial:
 
 def require_telling(outputs: Sequence[Inputs], on: str) -> None:
     """InputError if outputs say nothing of errors, and a warning if some of them do not."""
-    silent = [name for name in outputs[0] if not any(_tells(each[name]) for each in outputs)]
+    silent = [name for name in outputs[0] if not any(tells(each[name]) for each in outputs)]
     if not silent:
         return
     words = f"{on} make {_listed(silent)} 0, or no numbers: they say nothing of errors"
@@ -87,7 +87,7 @@ def require_telling(outputs: Sequence[Inputs], on: str) -> None:
     _log.warning("%s there", words)
 
 
-def _tells(output: np.ndarray) -> bool:
+def tells(output: np.ndarray) -> bool:
     """Whether there is something to compare with: other floats than 0."""
     if not is_float(output):
         return output.size > 0

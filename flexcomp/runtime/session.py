@@ -26,6 +26,7 @@ from .budget import Budget, resolve_in
 from .display import ladder_html
 from .library import function, load_program, translated
 from .load_options import Cpus, LoadOptions
+from .padding import padding_of
 from .ports import (
     ShapeInfo,
     as_arrays,
@@ -128,6 +129,7 @@ class Session:
         )
         self.info: dict = info  # as `flexcomp inspect --json` prints it, without slices
         self.shapes = shapes_of(info)  # the largest first
+        self._padding = padding_of(info, self.shapes)
         self.inputs = ports_of(info["inputs"])  # an extent that shapes differ in is -1
         self.outputs = ports_of(info["outputs"])
         self.states = ports_of(info.get("states", ()))
@@ -160,6 +162,7 @@ class Session:
         """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
 
         Of a library of several shapes the inputs' one runs; states stay, and weights that its plan keeps like the one before.
+        A library built with `pad` takes all extents up to the largest, and outputs have those of the inputs.
 
         `outputs` are tensors by name to write results to, which need not be all, and are returned. A network built for
         a GPU takes and gives tensors of the first GPU, too, by DLPack and without copies to the CPU. Work on inputs must be
@@ -174,12 +177,28 @@ class Session:
         the weights file was changed in place: whatever has to be read then is refused, until the network is loaded again.
         """
         values = given_inputs(self.inputs, inputs, args)
-        shape = self._shape_of(values)
-        given = as_arrays(shape.inputs, values)
+        shape, own = self._shapes_of(values)
+        given = as_arrays(own.inputs, values)
+        if self._padding is not None:
+            given = self._padding.padded(given, shape.inputs)
         with translated():
-            results = output_tensors(shape.outputs, outputs or {}, lambda index: function(self._opened, "new_output")(index))
-            self._run(*map(tvm_ffi.from_dlpack, given), *map(tvm_ffi.from_dlpack, results))
+            results = output_tensors(own.outputs, outputs or {}, lambda index: function(self._opened, "new_output")(index))
+            whole = [
+                result if port.shape == of.shape else np.empty(port.shape, port.array_dtype)
+                for result, port, of in zip(results, shape.outputs, own.outputs, strict=True)
+            ]
+            self._run(*map(tvm_ffi.from_dlpack, given), *map(tvm_ffi.from_dlpack, whole))
+        for result, made in zip(results, whole, strict=True):
+            if made is not result:
+                np.copyto(result, made[tuple(map(slice, result.shape))])
         return named_outputs(self.outputs, results)
+
+    def _shapes_of(self, values: list[Any]) -> tuple[ShapeInfo, ShapeInfo]:
+        """The shape that takes these inputs, and their own, which is smaller if they are padded. Raises InputError."""
+        if self._padding is None:
+            shape = self._shape_of(values)
+            return shape, shape
+        return self._padding.fit(self.shapes, {port.name: value for port, value in zip(self.inputs, values, strict=True)})
 
     def _shape_of(self, values: list[Any]) -> ShapeInfo:
         """The shape that takes these inputs. Raises InputError if the library was not built for it."""

@@ -7,12 +7,14 @@ import shlex
 import subprocess
 import sys
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import flexcomp
 from flexcomp.units import Units, enough, human_bytes
-from tests import shaped
+from tests import padded, shaped
 
 
 def test_writes_the_library_and_its_weights(library, built):
@@ -186,6 +188,19 @@ def test_a_dynamic_axis_needs_a_shape(cli, tmp_path):
     assert_one_line_error(done, 3, "input_shapes")
     done = cli("build", tmp_path / "dynamic.onnx", "-o", tmp_path / "out.so", "--input", "x:4,8")
     assert done.returncode == 0, done.stderr
+
+
+def test_pads(cli, tmp_path):
+    onnx.save(padded.masked_encoder(), tmp_path / "masked.onnx")
+    options = ["--threads", "1", "--no-probe", "--input", "ids:1,n", "--input", "mask:1,n", "--shape", "n=6"]
+    done = cli("build", tmp_path / "masked.onnx", "-o", tmp_path / "m.so", *options, "--pad", "ids=0", "--pad", "mask=0")
+    assert done.returncode == 0, done.stderr
+    with flexcomp.load(tmp_path / "m.so") as session:
+        assert session.run(np.ones((1, 4), "int64"), np.ones((1, 4), "int64"))["rows"].shape == (1, 4, 32)
+    leaking = cli("build", tmp_path / "masked.onnx", "-o", tmp_path / "m.so", *options, "--pad", "ids=0", "--pad", "mask=1")
+    assert leaking.returncode == 2 and 'error: pad: the output "rows" moves by' in leaking.stderr
+    wrong = cli("build", tmp_path / "masked.onnx", "-o", tmp_path / "m.so", *options, "--pad", "ids=nan")
+    assert wrong.returncode == 2 and "'ids=nan' is not NAME=0" in wrong.stderr
 
 
 def test_shapes(cli, tmp_path):

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.networks.graph import Graph
-from tests import shaped
+from tests import padded, shaped
 from tests.exporters.genai import Form, decoder
 
 
@@ -24,6 +24,7 @@ def write(folder: Path) -> None:
     dynamic.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     onnx.save(dynamic, folder / "dynamic.onnx")
     onnx.save(shaped.encoder(most=128), folder / "encoder.onnx")
+    onnx.save(padded.masked_encoder(), folder / "masked_encoder.onnx")
     onnx.save(shaped.pictures(), folder / "detector_of_any_size.onnx")
     onnx.save(decoder(Form(), None), folder / "decoder.onnx")
     onnx.save(_recurrent(), folder / "recurrent.onnx")

@@ -193,7 +193,8 @@ CpuSet CpusOf(const ffi::String& name, const ffi::Any& value) {
 std::string SummariseNetwork(const Shapes& shapes) {
   const Program& program = shapes[0];
   json::Object object = Summary(program), metadata;
-  if (const auto found = program.metadata.find("minimum"); found != program.metadata.end()) metadata.Set(found->first, found->second);
+  for (const char* key : {"minimum", "pad"})
+    if (const auto found = program.metadata.find(key); found != program.metadata.end()) metadata.Set(found->first, found->second);
   object.Set("metadata", metadata);
   SetShapes(object, shapes);
   return Text(object);

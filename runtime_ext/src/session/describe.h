@@ -19,8 +19,8 @@ namespace flexcomp {
 //  have "shapes", too: for each {"extents", "inputs", "outputs", "min_budget_bytes", "default_budget_bytes", "resident_bytes",
 //  "ladder"}.
 std::string DescribeNetwork(const Shapes& shapes);
-// The same without "target", "features" and "layers", and of the metadata "minimum" only: the facts for running the
-// program, quickly made and read.
+// The same without "target", "features" and "layers", and of the metadata "minimum" and "pad" only: the facts for
+// running the program, quickly made and read.
 std::string SummariseNetwork(const Shapes& shapes);
 
 // {"keys", "bytes"}: weights that sessions may have in common, equal ones under one key; and for each rung a list of [the number

@@ -1,0 +1,133 @@
+"""From an imported network to layers with kernels, for the target or, to try something, for this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import tvm
+from tvm import tirx
+
+from flexcomp.cache import KernelCache
+from flexcomp.device import CompileTarget, guessed_profile, resolve_target
+from flexcomp.errors import InputError
+from flexcomp.frontend import Imported
+from flexcomp.network import Lowered, Network, kernel_sets, lower, merge
+from flexcomp.passes.choose_kernels import Alike, Measured, chosen_kernels
+from flexcomp.passes.integers import counts_in_floats
+from flexcomp.program import Array, Layer
+from flexcomp.program import Weights as StoredWeights
+from flexcomp.runtime import parse_budget
+from flexcomp.schedules.registry import Machine
+
+from . import pipeline
+from .artifact import Artifact
+from .code import Code
+from .kernel_compiler import KernelCompiler
+from .known import DEFAULT_STORE, KERNELS
+from .options import Request
+from .prepared import Prepared, Progress
+from .weight_types import WeightTypes
+from .weights import evaluate, evaluate_later
+
+Begin = Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None]
+
+
+def fuse_layers(
+    imported: Imported, target: CompileTarget, measured: Measured | None, report: Progress, types: WeightTypes
+) -> tvm.IRModule:
+    """Layers without kernels."""
+    report("passes", 0, 1)
+    simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
+    on_weights = partial(evaluate, weights=imported.weights)
+    simple = pipeline.run(simple, pipeline.transformers(target.machine, on_weights, types.of, measured), "transformers")
+    if target.computes_half and counts_in_floats(simple["main"]):
+        raise InputError("arithmetic='float16' is not for quantised networks, whose sums need more bits: leave arithmetic out")
+    fused = pipeline.run(simple, pipeline.fuse(target.machine, types.of), "fuse")
+    types.require_granted()
+    return fused
+
+
+def lower_layers(
+    imported: Imported,
+    fused: tvm.IRModule,
+    target: CompileTarget,
+    unit: Machine,
+    kernels: str,
+    measured: Measured | None,
+    report: Progress,
+    store: str,
+    expensive: Callable[[StoredWeights], bool],
+    begin: Begin | None = None,
+    state: Mapping[str, str] | None = None,
+    alike: Alike | None = None,
+    fetch: bool = True,
+) -> Network:
+    """Layers with all their kernels; rows that are looked up may be fetched, if `fetch`.
+
+    `begin` is told of the smallest kernels, as soon as there are layers that call them; `expensive` is as for `merge`.
+    """
+    preferences = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
+    total = 1 + 2 * len(preferences)
+    pack = pipeline.pack(unit)  # one for all choices: equal kernels are built once
+    report("passes", 1, total)
+
+    def lowerings() -> Iterator[Lowered]:
+        """None that has nothing new."""
+        seen: set[tuple[str, str]] = set()
+        for done, preference in enumerate(preferences):
+            stored = alike if not done else None  # other kernels' weights are prepared from these: every shape has its fastest
+            mod = pipeline.run(fused, pipeline.choose(unit, preference, measured, stored), "choose")
+            chosen = {(gv.name_hint, kernel) for gv, kernel in chosen_kernels(mod).items()}
+            if not done or chosen - seen:
+                seen |= chosen
+                mod = pipeline.run(mod, pack, "pack")
+                mod, weights = _separate_weights(mod, imported.weights, target, unit)
+                report("passes", 2 + 2 * done, total)
+                ports = imported.input_names, imported.output_names, imported.output_nodes
+                lowered = lower(mod, weights, target, *ports, state)
+                if begin is not None and not done:
+                    begin(lowered.kernels, lowered.layers)
+                yield lowered
+            report("passes", 3 + 2 * done, total)
+
+    # A fixed order takes a kernel because of its family, fast or not.
+    if kernels == "flexnn":
+        return merge(lowerings(), "prepared", expensive, worthwhile=math.inf)
+    # A GPU reads no files: a table lies in its memory, or the slices that a step needs.
+    return merge(lowerings(), store, expensive, width=target.vector_unit.width if fetch and not target.gpu else None)
+
+
+def _separate_weights(
+    mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, unit: Machine
+) -> tuple[tvm.IRModule, list[Array]]:
+    """A module of kernel calls, of one with packed weights, and these."""
+    mod = pipeline.run(mod, pipeline.separate_weights(), "separate_weights")
+    transform = [gv for gv in mod.get_global_vars() if gv.name_hint == "main_transform_params"]
+    transformed = evaluate_later(mod[transform[0]], weights, mod) if transform else list(weights)
+    kept = {gv: func for gv, func in mod.functions_items() if gv not in transform}
+    with target.tvm_target:
+        return pipeline.run(tvm.IRModule(kept), pipeline.operators(unit), "operators"), transformed
+
+
+def lowered_here(imported: Imported, types: WeightTypes) -> Network:
+    """A network for this machine, with one kernel a layer."""
+    target = resolve_target("native")
+    unit, late = replace(target.machine, threads=target.num_cores), guessed_profile(target).prepared_late
+    fused = fuse_layers(imported, target, None, _quiet, types)
+    return lower_layers(imported, fused, target, unit, "smallest", None, _quiet, DEFAULT_STORE, late, fetch=False)
+
+
+def compiled_here(name: str, cache: bool, network: Network) -> Artifact:
+    target, kept = resolve_target("native"), KernelCache() if cache else None
+    threads, profile = target.num_cores, guessed_profile(target)
+    planned = kernel_sets.planning(network, profile, threads)
+    prepared = Prepared(name, Code(target, kept), threads, "smallest", profile, planned, KernelCompiler(kept))
+    return prepared.artifacts([Request(parse_budget(None))])[0]
+
+
+def _quiet(phase: str, done: int, total: int) -> None:
+    pass

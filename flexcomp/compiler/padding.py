@@ -1,0 +1,245 @@
+"""`build(pad=…)`: a library for lengths between its shapes, once the build has found that padding moves no output.
+
+The network is built for this machine in float32, in the shapes that the library has and at lengths between them. Outputs on
+random inputs of such a length, padded and cut, are compared with those of the network at that length, which knows of no padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from flexcomp.errors import FlexcompError, InputError
+from flexcomp.frontend import Imported
+from flexcomp.program import Program, TensorType, ValueArg
+from flexcomp.report import Progress
+from flexcomp.runtime import Axes, Padding, fits, holding, named
+
+from .artifact import Artifact
+from .shapes import DeclaredShape, ports_of_network
+from .weight_trial import difference, is_float, tells
+
+MOST_MOVED = 1e-5  # of the largest element of an output
+_SEED = 0
+
+Extents = Mapping[str, int]
+Load = Callable[[Extents], Imported]
+Compile = Callable[[Imported], Artifact]  # for this machine
+
+
+def checked_pad(pad: Any, input_shapes: Any, shapes: Any) -> dict[str, int | float] | None:
+    """What inputs are padded with, by name; None is no padding. Names of axes are those of `input_shapes`.
+
+    Raises InputError for anything but numbers of inputs whose extents have names, all of them.
+    """
+    if pad is None:
+        return None
+    if not isinstance(pad, Mapping) or not pad:
+        raise InputError(f'pad must be a dict of numbers by input, such as {{"ids": 0}}, not {pad!r}')
+    if shapes is None:
+        raise InputError('pad is for libraries of shapes: give input_shapes={"ids": (1, "n")} and shapes={"n": [16, 64]}, too')
+    axes = axes_of_inputs(input_shapes)
+    for name in pad:
+        if name not in axes:
+            there = ", ".join(f'"{one}"' for one in axes)
+            raise InputError(f"pad: {name!r} is no input with a name among its extents; there is {there}")
+    for name, names in axes.items():
+        if name not in pad:
+            axis, of = next((axis, of) for axis, of in enumerate(names) if of is not None)
+            way_out = f'say what its padding holds, pad={{…, "{name}": 0}}'
+            raise InputError(f'pad: axis {axis} of "{name}" is {of}, too, and there is no value for it: {way_out}')
+    return {name: _number(name, value) for name, value in pad.items()}
+
+
+def axes_of_inputs(input_shapes: Mapping[str, Sequence[int | str]]) -> dict[str, tuple[str | None, ...]]:
+    """Of inputs that have names among their extents, these."""
+    axes = {name: tuple(one if isinstance(one, str) else None for one in shape) for name, shape in input_shapes.items()}
+    return {name: names for name, names in axes.items() if any(names)}
+
+
+def _number(name: str, value: Any) -> int | float:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) is bool:
+        return int(value)
+    if type(value) not in (int, float) or not abs(value) < float("inf"):
+        raise InputError(f"pad[{name!r}] must be a finite number, not {value!r}")
+    return value
+
+
+def tried_padding(
+    values: Mapping[str, int | float],
+    input_shapes: Mapping[str, Sequence[int | str]],
+    declared: Sequence[DeclaredShape],
+    networks: Sequence[Imported],
+    load: Load,
+    compiled: Compile,
+    report: Progress,
+) -> Padding:
+    """How a library of these shapes, the largest first, pads. Raises InputError with the name of an output that padding moves."""
+    known = [shape.extents for shape in declared]
+    between = lengths_between(known)
+    if not between:
+        raise InputError(f"pad: no length lies between the shapes, {'; '.join(map(named, known))}: leave pad out")
+    _require_values(values, ports_of_network(networks[0]))
+    seen = [(one, ports_of_network(network)) for one, network in zip(known, networks, strict=True)]
+    for _, extents in between:
+        others = [one for one, _ in seen]
+        if _told_apart([*others, extents]) > _told_apart(others):
+            seen.append((extents, ports_of_network(_loaded(load, extents))))
+    outputs = _axes_of_outputs(networks[0].output_names, seen)
+    padding = Padding(values, axes_of_inputs(input_shapes), outputs)
+    done = 0
+    for index, group in groupby(between, key=lambda one: one[0]):
+        with compiled(networks[index]).session() as session:
+            larger = session.shapes[0]
+            for _, extents in group:
+                report("padding", done, len(between))
+                done += 1
+                own = compiled(_loaded(load, extents))
+                trials = list(_drawn(own.program, padding))
+                with own.session() as exact:
+                    smaller, wanted = exact.shapes[0], [exact.run(given) for given in trials]
+                found = []
+                for given in trials:
+                    arrays = [given[port.name] for port in larger.inputs]
+                    whole = session.run(*padding.padded(arrays, larger.inputs))
+                    found.append({port.name: _cut(whole[port.name], port.shape) for port in smaller.outputs})
+                _compare(wanted, found, f"{named(extents)} is padded to {named(known[index])}")
+    report("padding", len(between), len(between))
+    return padding
+
+
+def lengths_between(known: Sequence[Extents]) -> list[tuple[int, Extents]]:
+    """Lengths to try, with the index of the shape that holds them: in each gap a random one, and those with most padding of
+    all names and of each."""
+    rng = np.random.default_rng(_SEED)
+    found: dict[tuple[int, ...], tuple[int, Extents]] = {}
+    for one in map(dict, known):
+        below = {name: [other[name] for other in known if other[name] < extent] for name, extent in one.items()}
+        least = {name: max(extents, default=0) + 1 for name, extents in below.items()}
+        drawn = {name: int(rng.integers(least[name], extent + 1)) for name, extent in one.items()}
+        for extents in (drawn, least, *(one | {name: fewest} for name, fewest in least.items())):
+            if extents not in known:
+                index = holding(known, extents)
+                assert index is not None, f"{one} holds {extents}"
+                found.setdefault(tuple(extents.values()), (index, extents))
+    return sorted(found.values(), key=lambda one: one[0])
+
+
+def _loaded(load: Load, extents: Extents) -> Imported:
+    try:
+        return load(extents)
+    except FlexcompError as error:
+        raise InputError(f"pad: there is no network for {named(extents)}, {error}: leave pad out") from error
+
+
+def _require_values(values: Mapping[str, int | float], ports: Mapping[str, TensorType]) -> None:
+    for name, value in values.items():
+        if not fits(value, ports[name].dtype):
+            raise InputError(f"pad: {name!r} is {ports[name].dtype}, and no padding of that type is {value!r}")
+
+
+def _told_apart(seen: Sequence[Extents]) -> int:
+    """How many names these extents tell from each other, and from extents that are always the same."""
+    columns = {tuple(extents[name] for extents in seen) for name in seen[0]}
+    return sum(len(set(column)) > 1 for column in columns)
+
+
+def _axes_of_outputs(outputs: Sequence[str], seen: Sequence[tuple[Extents, Mapping[str, TensorType]]]) -> Axes:
+    """The names of the extents of outputs that differ in networks of several extents, found by comparing them."""
+    found = {}
+    first, ports = seen[0]
+    for output in outputs:
+        names: list[str | None] = []
+        for axis, extent in enumerate(ports[output].shape):
+            sizes = [(extents, of[output].shape[axis : axis + 1]) for extents, of in seen]
+            same = [name for name in first if all(size == (extents[name],) for extents, size in sizes)]
+            if all(size == (extent,) for _, size in sizes):
+                names.append(None)
+            elif len(same) == 1:
+                names.append(same[0])
+            else:
+                at = next(extents for extents, size in sizes if size != (extent,))
+                said = " or ".join(same) if same else "none of the names that shapes have"
+                where = f'the output "{output}" has {extent} elements along axis {axis} for {named(first)}'
+                raise InputError(
+                    f"pad: {where} and others for {named(at)}: that is {said}, so it cannot be cut to the length of the inputs. "
+                    "Declare the shapes that you need, without pad"
+                )
+        if any(names):
+            found[output] = tuple(names)
+    return found
+
+
+def _drawn(program: Program, padding: Padding) -> Iterator[dict[str, np.ndarray]]:
+    """Random inputs: on both sides of what padding holds, above it, and below it, for reductions that the next inputs would
+    hide. Whole numbers are such that padding does not hold, or, in the first inputs, any: but the first along a padded axis is
+    no padding, for inputs that are padding from their beginning on have no meaning, as a mask of nothing.
+    """
+    rng = np.random.default_rng(_SEED)
+    for side in (0, 1, -1):
+        drawn = {}
+        for index, port in enumerate(program.inputs):
+            kind = np.dtype("uint16" if port.type.dtype == "bfloat16" else port.type.dtype)
+            value = padding.values.get(port.name)
+            if kind.kind == "f":
+                array = rng.standard_normal(port.type.shape)
+                drawn[port.name] = (value + side * np.abs(array) if side and value is not None else array).astype(kind)
+                continue
+            low, high = (0, 1) if kind.kind == "b" else _bounds(program, index)
+            choices = [one for one in range(low, min(high, low + 255) + 1) if one != value]
+            array = rng.choice(np.array(choices or [low]), port.type.shape)
+            if not side and value is not None and low <= value <= high:
+                holes = rng.random(port.type.shape) < 0.25
+                for axis, of in enumerate(padding.inputs[port.name]):
+                    if of is not None:
+                        np.moveaxis(holes, axis, 0)[0] = False
+                array[holes] = value
+            drawn[port.name] = array.astype(kind)
+        yield drawn
+
+
+def _bounds(program: Program, index: int) -> tuple[int, int]:
+    """Of the whole numbers of an input, those that its layers take; without a word of theirs 0 and 1."""
+    value = program.inputs[index].value
+    args = [arg for layer in program.layers for arg in layer.args if isinstance(arg, ValueArg) and arg.value == value]
+    said = [bound for arg in args for bound in arg.bounds]
+    if not said:
+        return 0, 1
+    low = max(0, *(one for one, _ in said))
+    return low, max(low, min(one for _, one in said) - 1)
+
+
+def _cut(whole: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return whole[tuple(map(slice, shape))]
+
+
+def _compare(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], what: str) -> None:
+    for name in wanted[0]:
+        if not any(tells(each[name]) for each in wanted):
+            raise InputError(
+                f'pad: random inputs make the output "{name}" 0, or no numbers, so nothing shows whether padding moves it: '
+                "declare the shapes that you need, without pad"
+            )
+        moved = [_moved(padded[name], each[name]) for padded, each in zip(found, wanted, strict=True)]
+        if max(moved) > MOST_MOVED:
+            raise InputError(
+                f'pad: the output "{name}" moves by {max(moved):.1e} of its largest element when {what}: declare the shapes '
+                "that you need, without pad, or give the network a mask as an input that is padded, too"
+            )
+
+
+def _moved(found: np.ndarray, wanted: np.ndarray) -> float:
+    """By how much of the largest number; what is no number stays none."""
+    if found.shape != wanted.shape:
+        return float("inf")
+    if not is_float(wanted):
+        return difference(found, wanted)
+    numbers = np.isfinite(wanted.astype(np.float64))
+    if not np.array_equal(found[~numbers], wanted[~numbers], equal_nan=True):
+        return float("inf")
+    return difference(found[numbers], wanted[numbers])

@@ -1,0 +1,127 @@
+"""`build(pad=…)`: what a build takes, and which networks it refuses because padding moves an output."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flexcomp.compiler.builder import prepare_shapes
+from flexcomp.compiler.options import options_of
+from flexcomp.compiler.padding import lengths_between
+from flexcomp.errors import InputError
+from tests.padded import LEAKS, WIDTH, masked_encoder, recurrence
+from tests.shaped import Nodes, encoder
+from tests.uncompiled import UNCOMPILED
+
+ROWS = {"x": ("n", WIDTH)}
+STEPS = {"x": ("n", 1, WIDTH)}
+
+
+def tried(model, input_shapes, pad, shapes=None, target="llvm -mcpu=x86-64-v3", **options):
+    """The record of padding of a network whose own kernels are not compiled."""
+    asked = options_of(input_shapes=input_shapes, shapes=shapes or {"n": [4, 8]}, pad=pad, threads=1, **options)
+    return prepare_shapes(model, target, asked, compiler=UNCOMPILED)[0].padding
+
+
+def moves(name):
+    return rf'pad: the output "{name}" moves by \d\.\de[+-]\d\d of its largest element when n=\d is padded to n=[48]: declare'
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_an_output_that_padding_moves_is_named(leak):
+    with pytest.raises(InputError, match=moves("moved")):
+        tried(LEAKS[leak](), ROWS, {"x": 0.0})
+
+
+def test_attention_to_all_is_refused():
+    with pytest.raises(InputError, match=moves("y") + ".* a mask as an input that is padded, too"):
+        tried(encoder(), {"ids": (1, "n")}, {"ids": 0})
+
+
+def test_a_recurrence_is_padded_behind_its_end_only():
+    assert tried(recurrence(), STEPS, {"x": 0}).outputs == {"y": ("n", None, None, None)}
+    with pytest.raises(InputError, match=moves("y")):
+        tried(recurrence("reverse"), STEPS, {"x": 0})
+    with pytest.raises(InputError, match=moves("last")):
+        tried(recurrence(last=True), STEPS, {"x": 0})
+
+
+def test_a_mask_is_padded_with_what_masks():
+    shapes = {"ids": (1, "n"), "mask": (1, "n")}
+    with pytest.raises(InputError, match=moves("(rows|mean)")):
+        tried(masked_encoder(), shapes, {"ids": 0, "mask": 1})
+
+
+def test_a_build_for_another_machine_tries_on_this_one():
+    with pytest.raises(InputError, match=moves("moved")):
+        tried(LEAKS["mean"](), ROWS, {"x": 0}, target="llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76")
+    assert tried(recurrence(), STEPS, {"x": 0}, target="llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76")
+
+
+def test_what_an_output_does_not_show_is_refused():
+    g = Nodes(seed=0)
+    g.named("y", "Mul", "x", g.constant(np.zeros((1, WIDTH), "float32")))
+    with pytest.raises(InputError, match='random inputs make the output "y" 0, or no numbers'):
+        tried(g.model([("x", 1, ["n", WIDTH])], [("y", 1, ["n", WIDTH])]), ROWS, {"x": 0})
+
+
+def test_an_output_of_other_lengths_cannot_be_cut():
+    g = Nodes(seed=0)
+    g.named("y", "Concat", "x", "x", axis=0)
+    said = 'the output "y" has 16 elements along axis 0 for n=8 and others for n=4.* none of the names'
+    with pytest.raises(InputError, match=said):
+        tried(g.model([("x", 1, ["n", WIDTH])], [("y", 1, ["m", WIDTH])]), ROWS, {"x": 0})
+
+
+def test_a_network_that_short_inputs_do_not_fit():
+    g = Nodes(seed=0)
+    ends = g.op("Slice", "x", g.constant([0]), g.constant([2]), g.constant([2]))
+    g.named("y", "Concat", ends, g.op("Conv", "x", g.weight(2, 2, 3)), axis=2)
+    with pytest.raises(InputError, match=r"pad: there is no network for n=1, "):
+        tried(g.model([("x", 1, [1, 2, "n"])], [("y", 1, [1, 2, "m"])]), {"x": (1, 2, "n")}, {"x": 0}, {"n": [8]})
+
+
+@pytest.mark.parametrize(
+    ("input_shapes", "shapes", "pad", "message"),
+    [
+        ({"ids": (1, 16)}, None, {"ids": 0}, "pad is for libraries of shapes"),
+        ({"ids": (1, "n")}, {"n": [16]}, {"mask": 0}, "pad: 'mask' is no input with a name among its extents; there"),
+        ({"ids": (1, "n"), "x": (1, 4)}, {"n": [16]}, {"ids": 0, "x": 0}, "pad: 'x' is no input with a name"),
+        ({"ids": (1, "n"), "mask": (1, "n")}, {"n": [16]}, {"ids": 0}, 'axis 1 of "mask" is n, too, and there is no value'),
+        ({"ids": (1, "n")}, {"n": [16]}, {}, "pad must be a dict of numbers by input"),
+        ({"ids": (1, "n")}, {"n": [16]}, 0, "pad must be a dict of numbers by input"),
+        ({"ids": (1, "n")}, {"n": [16]}, {"ids": "0"}, "must be a finite number, not '0'"),
+        ({"ids": (1, "n")}, {"n": [16]}, {"ids": float("inf")}, "must be a finite number, not inf"),
+    ],
+)
+def test_what_contradicts_is_refused_before_work_begins(input_shapes, shapes, pad, message):
+    with pytest.raises(InputError, match=message):
+        options_of(input_shapes=input_shapes, shapes=shapes, pad=pad)
+
+
+def test_values_are_those_of_the_inputs_types():
+    with pytest.raises(InputError, match=r"pad: 'ids' is int64, and no padding of that type is 0\.5"):
+        tried(encoder(), {"ids": (1, "n")}, {"ids": 0.5})
+    with pytest.raises(InputError, match="no length lies between the shapes, n=2; n=1: leave pad out"):
+        tried(encoder(), {"ids": (1, "n")}, {"ids": 0}, {"n": [1, 2]})
+    with pytest.raises(InputError, match=r"pad: a GPU computes"):
+        tried(encoder(), {"ids": (1, "n")}, {"ids": 0}, {"n": [4]}, target="h200")
+
+
+def test_extents_that_are_equal_in_all_shapes_are_told_apart():
+    """At lengths between; and an axis of a name that has one extent is told from one without a name."""
+    g = Nodes(seed=0)
+    g.named("y", "Tanh", "x")
+    model = g.model([("x", 1, ["h", "w", 2])], [("y", 1, ["h", "w", 2])])
+    for shapes in ([{"h": 8, "w": 8}, {"h": 4, "w": 4}], {"h": [6], "w": [9]}, {"h": [2], "w": [2]}):
+        assert tried(model, {"x": ("h", "w", 2)}, {"x": 0}, shapes).outputs == {"y": ("h", "w", None)}
+
+
+def test_lengths_that_are_tried_lie_in_every_gap():
+    for known in ([{"n": 64}, {"n": 16}, {"n": 15}], [{"h": 8, "w": 16}, {"h": 8, "w": 8}, {"h": 4, "w": 4}]):
+        found = lengths_between(known)
+        for index, extents in found:
+            assert extents not in known and all(extents[name] <= known[index][name] for name in extents)
+            assert not any(all(extents[name] <= one[name] for name in extents) for one in known[index + 1 :])
+    assert {index for index, _ in lengths_between([{"n": 64}, {"n": 16}, {"n": 15}])} == {0, 2}
+    assert (0, {"n": 17}) in lengths_between([{"n": 64}, {"n": 16}])

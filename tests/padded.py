@@ -1,0 +1,97 @@
+"""Networks whose axis "n" is padded: some in which that moves no output, and some in which it does."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from tests.shaped import Nodes
+
+WIDTH = 8
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+def masked_encoder(width: int = 32, vocabulary: int = 50) -> onnx.ModelProto:
+    """Embeddings of `ids` and attention to those whose `mask` is 1; the rows, and their mean where the mask is 1."""
+    g = Nodes(seed=0)
+    x = g.op("Gather", g.weight(vocabulary, width), "ids")
+    heads, whole = g.constant([0, 0, 2, width // 2]), g.constant([0, 0, width])
+    q, k, v = (g.op("Reshape", g.op("MatMul", x, g.weight(width, width)), heads) for _ in range(3))
+    scores = g.op("MatMul", g.op("Transpose", q, perm=[0, 2, 1, 3]), g.op("Transpose", k, perm=[0, 2, 3, 1]))
+    here = g.op("Cast", "mask", to=FLOAT)
+    away = g.op("Mul", g.op("Sub", g.constant(np.float32(1)), here), g.constant(np.float32(-1e9)))
+    seen = g.op("Softmax", g.op("Add", scores, g.op("Unsqueeze", away, g.constant([1, 2]))), axis=-1)
+    mixed = g.op("MatMul", seen, g.op("Transpose", v, perm=[0, 2, 1, 3]))
+    rows = g.named("rows", "Add", x, g.op("Reshape", g.op("Transpose", mixed, perm=[0, 2, 1, 3]), whole))
+    some = g.op("ReduceSum", g.op("Mul", rows, g.op("Unsqueeze", here, g.constant([2]))), g.constant([1]), keepdims=0)
+    g.named("mean", "Div", some, g.op("ReduceSum", here, g.constant([1]), keepdims=1))
+    inputs = [("ids", INT64, [1, "n"]), ("mask", INT64, [1, "n"])]
+    return g.model(inputs, [("rows", FLOAT, [1, "n", width]), ("mean", FLOAT, [1, width])])
+
+
+def recurrence(direction: str = "forward", *, last: bool = False) -> onnx.ModelProto:
+    """A GRU over n, and its last state if it is an output."""
+    g = Nodes(seed=1)
+    weights = g.weight(1, 3 * WIDTH, WIDTH), g.weight(1, 3 * WIDTH, WIDTH), g.weight(1, 6 * WIDTH)
+    g.named("y", "GRU", "x", *weights, direction=direction, hidden_size=WIDTH)
+    if last:
+        g.nodes[-1].output.append("last")
+    outputs = [("y", FLOAT, ["n", 1, 1, WIDTH]), ("last", FLOAT, [1, 1, WIDTH])]
+    return g.model([("x", FLOAT, ["n", 1, WIDTH])], outputs[: 1 + last])
+
+
+def rows(of, extents=("n", WIDTH)) -> onnx.ModelProto:
+    """Two outputs of x, whose rows are n: "kept", each element by itself, and "moved", which is that of `of`."""
+    g = Nodes(seed=2)
+    g.named("kept", "Tanh", "x")
+    kind, *inputs = of(g)
+    attributes = inputs.pop() if isinstance(inputs[-1], dict) else {}
+    g.named("moved", kind, *inputs, **attributes)
+    return g.model([("x", FLOAT, ["n", WIDTH])], [("kept", FLOAT, ["n", WIDTH]), ("moved", FLOAT, list(extents))])
+
+
+def _shifted(g: Nodes) -> str:
+    """No zeros where x is padded with zeros."""
+    return g.op("Add", "x", g.constant(np.float32(1.5)))
+
+
+def _normalised(g: Nodes) -> tuple:
+    """By mean and variance of each column."""
+    apart = g.op("Sub", "x", g.op("ReduceMean", "x", g.constant([0])))
+    return "Div", apart, g.op("Sqrt", g.op("ReduceMean", g.op("Mul", apart, apart), g.constant([0])))
+
+
+def _attended(g: Nodes) -> tuple:
+    scores = g.op("MatMul", "x", g.op("Transpose", "x", perm=[1, 0]))
+    return "MatMul", g.op("Softmax", scores, axis=-1), "x"
+
+
+def _convolved(g: Nodes) -> tuple:
+    """Twice: the second sees the bias of the first where x ends."""
+    x = g.op("Unsqueeze", g.op("Transpose", "x", perm=[1, 0]), g.constant([0]))
+    for _ in range(2):
+        x = g.op("Conv", x, g.weight(WIDTH, WIDTH, 3), g.weight(WIDTH), pads=[1, 1])
+    return "Transpose", g.op("Squeeze", x, g.constant([0])), {"perm": [1, 0]}
+
+
+def _quantised(g: Nodes) -> tuple:
+    name = g.op("DynamicQuantizeLinear", _shifted(g))
+    g.nodes[-1].output.extend([name + "_scale", name + "_zero"])
+    return "DequantizeLinear", name, name + "_scale", name + "_zero"
+
+
+def _summed_from_the_end(g: Nodes) -> tuple:
+    return "CumSum", _shifted(g), g.constant(np.int64(0)), {"reverse": 1}
+
+
+LEAKS = {
+    "mean": lambda: rows(lambda g: ("ReduceMean", "x", g.constant([0])), (1, WIDTH)),
+    "largest": lambda: rows(lambda g: ("ReduceMax", g.op("Sub", "x", g.constant(np.float32(9))), g.constant([0])), (1, WIDTH)),
+    "attention without a mask": lambda: rows(_attended),
+    "statistics of the batch": lambda: rows(_normalised),
+    "softmax over the axis": lambda: rows(lambda g: ("Softmax", "x", {"axis": 0})),
+    "sum from the end": lambda: rows(_summed_from_the_end),
+    "range of a quantisation": lambda: rows(_quantised),
+    "convolutions with a bias": lambda: rows(_convolved),
+}
