@@ -8,6 +8,7 @@
     build, Artifact   compile a model for a target and a budget
     load, Session     run a compiled network
     Pool              several networks under one budget
+    Generator         tokens out of a decoder, chosen as a Sampling says
     CustomOperator    an operator that flexcomp lacks: its results' types (Tensor), its kernel in TVMScript or in C (CKernel)
     tune              measure kernels on a device, for later builds
     remote            devices behind RPC: connect, upload, run, measure, profile
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from flexcomp.frontend import CKernel as CKernel
     from flexcomp.frontend import CustomOperator as CustomOperator
     from flexcomp.frontend import Tensor as Tensor
+    from flexcomp.generation import Generator as Generator
+    from flexcomp.generation import Sampling as Sampling
     from flexcomp.runtime import Pool as Pool
     from flexcomp.runtime import Session as Session
     from flexcomp.runtime import load as load
@@ -56,6 +59,7 @@ _find, _, _names = lazy_exports(
     __name__,
     compiler="build Artifact",
     frontend="CustomOperator CKernel Tensor",
+    generation="Generator Sampling",
     runtime="load Pool Session",
     tuning="tune",
     errors="FlexcompError ArtifactError BudgetError CompilerError DeviceError ModelError TargetError TuningError StorageError "

@@ -19,6 +19,7 @@ _RUNTIME_FILES = (
     *(f"flexcomp/{name}.py" for name in ("__init__", "arguments", "deprecated", "errors", "files", "json_text")),
     *(f"flexcomp/{name}.py" for name in ("lazy_exports", "renamed", "units", "version")),
     "flexcomp/py.typed",
+    "flexcomp/generation/",
     "flexcomp/runtime/",
     "flexcomp/runtime_ext/__init__.py",
     "flexcomp/runtime_ext/flexcomp-run",
@@ -26,7 +27,7 @@ _RUNTIME_FILES = (
 )
 _RUNTIME_NEEDS = ("apache-tvm-ffi", "numpy")
 _RUNTIME_SUMMARY = "Runs neural networks in a small memory budget, streaming their weights from storage"
-_RUNTIME_README = """`flexcomp.load`, `flexcomp.Session`, `flexcomp.Pool` and the program `flexcomp-run`, without the compiler.
+_RUNTIME_README = """`flexcomp.load`, `Session`, `Pool`, `Generator` and the program `flexcomp-run`, without the compiler.
 The package `flexcomp` compiles networks, on this machine or on another one.
 """
 _NATIVE = "flexcomp/runtime_ext/"

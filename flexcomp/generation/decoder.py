@@ -1,0 +1,116 @@
+"""A decoder's library as what it is for: tokens in, logits of the next token out, however many tokens its shapes take at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from flexcomp.errors import InputError
+from flexcomp.runtime import Session, ShapeInfo, TensorInfo
+
+# Names of inputs, by what exporters mean by them.
+_IDS = ("input_ids", "ids", "tokens")
+_MASKS = ("attention_mask", "mask")
+_PLACES = ("position_ids", "positions")  # one for each token
+_STARTS = ("cache_position", "past_length", "start", "at")  # of the first token, or one for each
+_LOGITS = "logits"
+_WAY_OUT = "build a decoder with inputs named as transformers names them, and with state= for its caches"
+
+
+class Decoder:
+    """The caches of a session, and the tokens whose keys and values they hold. Nobody else may use the session."""
+
+    def __init__(self, session: Session) -> None:
+        """Raises InputError for a library that is no decoder of one sequence."""
+        self.session = session
+        self.tokens: list[int] = []
+        self.reply: object = None  # the one that took them
+        names = [port.name for port in session.inputs]
+        found = [name for name in names if name in _IDS]
+        if len(found) != 1:
+            listed = ", ".join(names)
+            raise InputError(f"one input must be the tokens ({', '.join(_IDS)}), and the inputs are {listed}: {_WAY_OUT}")
+        self._ids = found[0]
+        if strange := [name for name in names if name not in (*_IDS, *_MASKS, *_PLACES, *_STARTS)]:
+            raise InputError(f"it is not known what the decoder's input {strange[0]!r} is: {_WAY_OUT}")
+        self.capacity = self._capacity()
+        outputs = [port.name for port in session.outputs]
+        if len(outputs) > 1 and _LOGITS not in outputs:
+            raise InputError(f"none of the outputs {', '.join(outputs)} is named {_LOGITS!r}: {_WAY_OUT}")
+        self._logits = _LOGITS if _LOGITS in outputs else outputs[0]
+        self._ports = {self._taken(shape): shape.inputs for shape in session.shapes}
+        self._sizes = sorted(self._ports)  # numbers of tokens that are taken at once
+        self.vocabulary = session.outputs[outputs.index(self._logits)].shape[-1]
+        # With logits of all tokens, the last tokens of a chunk may be none.
+        self._gives_all = all(self._given(shape) == self._taken(shape) for shape in session.shapes)
+
+    def _capacity(self) -> int:
+        caches = [port for port in self.session.states if len(port.shape) == 4]
+        extents = {port.shape[2] for port in caches}
+        if not caches or len(extents) != 1:
+            raise InputError(f"the library has {len(caches)} caches, with {sorted(extents)} places: {_WAY_OUT}")
+        for port in self.session.inputs:
+            if port.name in _MASKS and port.shape[-1:] != (*extents,):
+                places = f"{port.shape[-1]} places, and caches have {min(extents)}"
+                raise InputError(f"the mask {port.name!r} has {places}: {_WAY_OUT}")
+        return min(extents)
+
+    @staticmethod
+    def _port(ports: Sequence[TensorInfo], name: str) -> TensorInfo:
+        return next(port for port in ports if port.name == name)
+
+    def _taken(self, shape: ShapeInfo) -> int:
+        """The number of tokens that a shape takes at once."""
+        return self._port(shape.inputs, self._ids).shape[-1]
+
+    def _given(self, shape: ShapeInfo) -> int:
+        """The number of tokens that a shape gives logits for."""
+        extents = self._port(shape.outputs, self._logits).shape
+        return extents[-2] if len(extents) == 3 else 1
+
+    def keep(self, count: int) -> None:
+        """Forget the tokens after the first `count`."""
+        del self.tokens[count:]
+
+    def extend(self, tokens: Sequence[int]) -> np.ndarray:
+        """Take tokens; the logits [vocabulary] of the one after the last. Raises InputError for tokens that have no room."""
+        if not tokens or not all(0 <= token < self.vocabulary for token in tokens):
+            raise InputError(f"tokens must be numbers from 0 to {self.vocabulary - 1}, and at least one")
+        if len(self.tokens) + len(tokens) > self.capacity:
+            raise InputError(
+                f"{len(tokens)} tokens after {len(self.tokens)} are more than the {self.capacity} places of the caches: give "
+                "fewer, or build the decoder with larger caches"
+            )
+        rest = list(tokens)
+        while rest:
+            size = self._size(len(rest))
+            piece, rest = rest[:size], rest[size:]
+            found = self.session.run(dict(self._inputs(piece, size)))[self._logits]
+            self.tokens += piece
+            rows = found.reshape(-1, self.vocabulary)
+        return rows[len(piece) - 1 if self._gives_all else -1]
+
+    def _size(self, count: int) -> int:
+        """How many tokens to take at once, of `count` that are left."""
+        fitting = [size for size in self._sizes if len(self.tokens) + size <= self.capacity]
+        whole = [size for size in fitting if size <= count]
+        above = [size for size in fitting if size > count and self._gives_all]
+        if above and (not whole or whole[-1] < count):
+            return above[0]
+        if not whole:
+            sizes = ", ".join(map(str, self._sizes))
+            raise InputError(f"no shape of the library ({sizes} tokens at once) fits {count} tokens: build one for 1, too")
+        return whole[-1]
+
+    def _inputs(self, piece: Sequence[int], size: int) -> Iterator[tuple[str, np.ndarray]]:
+        begin = len(self.tokens)
+        places = np.arange(begin, begin + size)
+        for port in self._ports[size]:
+            if port.name == self._ids:
+                value = np.array([*piece, *[0] * (size - len(piece))])
+            elif port.name in _MASKS:
+                value = np.arange(self.capacity) < begin + size
+            else:
+                value = places if port.name in _PLACES or port.shape[-1:] == (size,) else places[:1]
+            yield port.name, value.astype(port.array_dtype).reshape(port.shape)

@@ -1,0 +1,112 @@
+"""Replies are those of a decoder that computes every sequence anew."""
+
+import numpy as np
+import pytest
+
+import flexcomp
+from flexcomp import Generator, Sampling
+from flexcomp.errors import CancelledError, InputError
+from tests.exporters.genai import VOCABULARY
+
+from .conftest import FORM, SIZES
+
+RNG = np.random.default_rng(4)
+
+
+def tokens(count: int) -> list[int]:
+    return RNG.integers(0, VOCABULARY, count).tolist()
+
+
+def greedy(following, prompt: list[int], count: int) -> list[int]:
+    sequence = list(prompt)
+    for _ in range(count):
+        sequence.append(int(following(sequence).argmax()))
+    return sequence[len(prompt) :]
+
+
+@pytest.mark.parametrize("length", [1, 3, 8, 9, 17, FORM.capacity])
+def test_prompts_of_any_length(session, following, length):
+    prompt, count = tokens(length), min(4, FORM.capacity - length + 1)
+    reply = Generator(session).reply(prompt, count)
+    assert list(reply) == greedy(following, prompt, count)
+    assert (reply.finish, reply.prompt_tokens, reply.reused_tokens) == ("length", length, 0)
+    assert 0 < reply.first_token_s <= reply.seconds
+
+
+def test_a_reply_ends_where_caches_are_full_or_a_token_says_so(session, following):
+    prompt = tokens(FORM.capacity - 3)
+    wanted = greedy(following, prompt, 4)  # the last one has no place, and needs none
+    reply = Generator(session).reply(prompt)
+    assert list(reply) == wanted and reply.finish == "capacity"
+    reply = Generator(session).reply(prompt, stop=[wanted[2]])
+    assert list(reply) == wanted[: wanted.index(wanted[2])] and reply.finish == "stop"
+
+
+def test_the_beginning_of_an_earlier_conversation_is_not_computed_again(session, following, monkeypatch):
+    generator, taken = Generator(session), []
+    run = type(session).run
+    monkeypatch.setattr(type(session), "run", lambda self, inputs: taken.append(inputs["input_ids"].size) or run(self, inputs))
+    prompt = tokens(9)
+    first = list(generator.reply(prompt, 3))
+    taken.clear()
+    longer = [*prompt, *first, *tokens(2)]
+    reply = generator.reply(longer, 2)
+    assert list(reply) == greedy(following, longer, 2)
+    assert reply.reused_tokens == len(prompt) + len(first) - 1 and sum(taken) <= 3 + SIZES[1]
+    other = generator.reply([*prompt[:4], *tokens(3)], 2)
+    assert other.reused_tokens >= 4
+    assert list(other) == greedy(following, other._prompt, 2)
+
+
+def test_replies_that_take_turns(session, following):
+    generator, prompts = Generator(session), [tokens(5), tokens(6)]
+    replies = [generator.reply(prompt, 3) for prompt in prompts]
+    found = [[next(reply) for reply in replies] for _ in range(3)]
+    assert [list(one) for one in zip(*found, strict=True)] == [greedy(following, prompt, 3) for prompt in prompts]
+
+
+def test_a_cancelled_token_is_computed_when_it_is_asked_for_again(session, following, monkeypatch):
+    prompt, run, left = tokens(9), type(session).run, [1, 0]
+
+    def interrupted(self, inputs):
+        if left and not left.pop():
+            raise CancelledError("the inference was cancelled")
+        return run(self, inputs)
+
+    monkeypatch.setattr(type(session), "run", interrupted)
+    reply = Generator(session).reply(prompt, 3)
+    with pytest.raises(CancelledError):
+        next(reply)
+    assert list(reply) == greedy(following, prompt, 3)
+
+
+def test_the_same_seed_gives_the_same_reply(session):
+    generator, prompt = Generator(session), tokens(4)
+
+    def drawn(seed: int) -> list[int]:
+        return list(generator.reply(prompt, 12, sampling=Sampling(temperature=1.5, seed=seed)))
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+@pytest.mark.parametrize(
+    "prompt, options, reason",
+    [
+        ([], {}, "at least one"),
+        ([VOCABULARY], {}, "from 0 to 63"),
+        ([1] * (FORM.capacity + 1), {}, "25 tokens, and the caches 24 places"),
+        ([1], {"max_tokens": 0}, "max_tokens"),
+    ],
+)
+def test_bad_prompts(session, prompt, options, reason):
+    with pytest.raises(InputError, match=reason):
+        Generator(session).reply(prompt, **options)
+
+
+def test_a_library_that_is_no_decoder(tmp_path):
+    from benchmarks.networks.graph import Graph
+
+    g = Graph("other", seed=0)
+    flexcomp.build(g.model(g.relu(g.input("x", (1, 8))), (1, 8)), threads=1, probe=False).export_library(tmp_path / "other.so")
+    with flexcomp.load(tmp_path / "other.so") as other, pytest.raises(InputError, match="one input must be the tokens"):
+        Generator(other)
