@@ -36,17 +36,17 @@ _MOST_VECTORS_OF_A_PIXEL = 8
 _PARTIAL_TERMS = 512
 
 
-def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
+def kernel(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y), as for direct convolutions (`conv.py`)."""
-    return _Emitter(spec, as_row(spec), tile, vector_width, threads).prim_func()
+    return _Emitter(spec, as_row(spec), tile, unit).prim_func()
 
 
 class _Emitter(DirectEmitter):
-    def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int) -> None:
-        super().__init__(declared, spec, tile, vector_width, threads)
+    def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, unit: VectorUnit) -> None:
+        super().__init__(declared, spec, tile, unit.width, unit.threads)
         form = self.panel.in_blocks
         assert form and spec.pointwise and spec.groups == 1, f"not a dense layer with weights in blocks: {spec}"
-        self.size = form.size
+        self.size, self.unit = form.size, unit
 
     def _registers(self) -> tuple[Accumulators, Accumulators]:
         acc = Accumulators(self.tile.rows, self.pieces)
@@ -89,10 +89,11 @@ class _Emitter(DirectEmitter):
         zeros = {start: self.w.lanes.zeros(self.panel_at, block, start, lanes) for start, lanes in self.pieces}
         self.zeros = {start: value if value is None else T.bind(value) for start, value in zeros.items()}
         self.scales = scales
-        together = max(2, self.tile.depth)  # inputs whose factors are loaded at a time
+        # Inputs whose factors are loaded at a time. With more, LLVM starts so early on the next that registers run out.
+        together = 2 if self.tile.rows == 1 else max(2, self.tile.depth)
         tap = T.bind(block * self.size)
         with T.serial(count // together) as step:
-            self._steps(column, size, T.bind(tap + step * together), together, by_lane=self.tile.depth > 1)
+            self._steps(column, size, T.bind(tap + step * together), together, by_lane=together > 2)
         done = count // together * together
         for first in range(done, count, 2):
             self._steps(column, size, tap + first, min(2, count - first), by_lane=False)
@@ -111,8 +112,7 @@ class _Emitter(DirectEmitter):
         for pair in range(0, count, 2):
             if self.fetches_weights:
                 self.w.fetch_taps_ahead(self.panel_at, tap + pair)
-            for start, lanes in self.pieces:
-                values = self.w.lanes.pair(self.panel_at, tap + pair, start, lanes, self.zeros[start])
+            for start, lanes, values in self.w.lanes.pairs(self.panel_at, tap + pair, self.pieces, self.zeros, self.unit):
                 for step, value in enumerate(values[: count - pair], start=pair):
                     weights = T.bind(value if self.scales is None else value * self.scales[start])
                     for row in rows:
@@ -123,7 +123,7 @@ def _candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     panel = panel_of(spec, tile.channels)
     work = direct_work(spec) if _is_row(spec) else direct_work(spec) * (1 + _WIDENING / tile.rows)
     disjoint = panel.group_channels % panel.block == 0
-    code = lambda: kernel(spec, tile, unit.width, unit.threads)  # noqa: E731
+    code = lambda: kernel(spec, tile, unit)  # noqa: E731
     return Candidate(_NAMES[_is_row(spec)], tile, panel, 0, work, code, in_place=disjoint)
 
 

@@ -61,6 +61,8 @@ _DOTS = (
 )
 # Sums in flight where the CPU is not known: as many as the widest of AArch64 wants.
 _INDEPENDENT_FMAS = 16
+# Multiply-adds a cycle of the slowest cores whose tbl is as fast: that of A72 takes three slots of its two pipes.
+_LOOKS_UP_FROM = 2
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,15 @@ class CompileTarget:
         """The vector unit of the CPU, which decides the tiles of kernels."""
         if self.arch != "aarch64":
             spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
-            return VectorUnit(self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots)
+            return VectorUnit(
+                self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots,
+                looks_up=self.vector_width == 16,
+            )  # fmt: skip
         core = CORES.get(self.tvm_target.attrs.get("mcpu"))
         fmas = core.independent_fmas if core else _INDEPENDENT_FMAS
         return VectorUnit(
             self.vector_width, self.vector_registers, by_lane=True, independent_fmas=fmas, dots=self._dots,
-            computes_half=self.computes_half,
+            looks_up=core is None or core.fmas >= _LOOKS_UP_FROM, computes_half=self.computes_half,
         )  # fmt: skip
 
     @property

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from . import nibbles
 from .blocks import Blocks
 from .emit import spread, vector
 from .panel import Panel
 from .panel_reader import PanelReader, vector_type
+from .tile import VectorUnit
 
 _WIDENED_LANES = 16  # of a vector that is not in a register tile
 _HIGH, _LOW = 4, 28  # bits by which the halves of a byte are shifted to sign-extended 32 bits
@@ -65,14 +68,24 @@ class BlockedLanes:
 
     def pair(self, at, tap, start, lanes: int, zeros: tirx.Expr | None) -> tuple[tirx.Expr, tirx.Expr]:
         """The integers of an even tap and of the next one, less the zero points of their block, float32."""
-        row = self.tap_row
         if self.form.bits == 8:
-            low, high = (self._bytes(at, row + tap + i, start, lanes) for i in range(2))
+            low, high = (_wide(self._bytes(at, self.tap_row + tap + i, start, lanes), lanes) for i in range(2))
         else:
-            both = T.bind(self._bytes(at, row + tap // 2, start, lanes))
-            up = spread(tirx.const(_LOW, "int32"), lanes)
-            low, high = (both << up) >> up, both >> spread(tirx.const(_HIGH, "int32"), lanes)
-        return _less(_wide(low, lanes), zeros), _less(_wide(high, lanes), zeros)
+            low, high = nibbles.shifted(T.bind(self._bytes(at, self.tap_row + tap // 2, start, lanes)), lanes)
+        return _less(low, zeros), _less(high, zeros)
+
+    def pairs(
+        self, at, tap, pieces: Sequence[tuple[int, int]], zeros: Mapping[int, tirx.Expr | None], unit: VectorUnit
+    ) -> Iterator[tuple[int, int, tuple[tirx.Expr, tirx.Expr]]]:
+        """(start, lanes, pair) for pieces of channels, as `nibbles.floats`."""
+        if self.form.bits == 8:
+            for start, lanes in pieces:
+                yield start, lanes, self.pair(at, tap, start, lanes, zeros[start])
+            return
+        row = T.bind(at + (self.tap_row + tap // 2) * self.stride)
+        load = lambda first, count: self.buffer[vector(row + first, count)]  # noqa: E731
+        for start, lanes, (low, high) in nibbles.floats(load, pieces, unit):
+            yield start, lanes, (_less(low, zeros[start]), _less(high, zeros[start]))
 
     def _bytes(self, at, row, start, lanes: int) -> tirx.Expr:
         """A row of bytes, as int32."""
