@@ -41,7 +41,7 @@ def inspect(
     extents = parse_extents(shape or [])
     with exit_on_error(CANNOT_RUN):
         from flexcomp.program import decode_shapes
-        from flexcomp.report import describe, select_rung, select_shape, shape_facts
+        from flexcomp.report import describe, pad_facts, select_rung, select_shape, shape_facts
         from flexcomp.runtime import read_program
 
         for path in (picture, weights_picture):
@@ -54,6 +54,8 @@ def inspect(
         facts = describe(program)
         if len(programs) > 1:
             facts["shapes"] = shape_facts(programs)
+        if (pads := pad_facts(programs)) is not None:
+            facts["pad"] = pads
         rung = program.rungs[0] if budget is None else select_rung(program, budget)
         if html is not None:
             from flexcomp.report.html import report_data, write_report
@@ -96,7 +98,7 @@ def inspect(
 
 
 def _print_all(console: Console, facts: dict) -> None:
-    from flexcomp.report import choice_table, ladder_table, layer_table, notes, shape_table
+    from flexcomp.report import choice_table, ladder_table, layer_table, notes, pad_lines, shape_table
 
     console.print(layer_table(facts))
     if (choices := choice_table(facts)) is not None:
@@ -108,6 +110,8 @@ def _print_all(console: Console, facts: dict) -> None:
         for port in facts[kind]:
             shape = "×".join(map(str, port["shape"]))
             console.print(f"{kind[:-1]} {port['name']}: {port['dtype']}[{shape}]", markup=False, highlight=False)
+    for line in pad_lines(facts) if "pad" in facts else ():
+        console.print(line, markup=False, highlight=False)
     for state in facts["states"]:
         shape = "×".join(map(str, state["shape"]))
         line = f"state {state['output']} → {state['name']}: {state['dtype']}[{shape}]"

@@ -8,7 +8,7 @@ from flexcomp.lazy_exports import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     facts="describe notes select_rung summary",
-    shapes="select_shape shape_facts shape_table",
+    shapes="pad_facts pad_lines select_shape shape_facts shape_table",
     tables="choice_table ladder_table layer_table named new_table stdout_console timeline_table",
     showing="Progress shown",
     usage="budget_rows median_row",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from rich.table import Table
 
 from flexcomp.errors import InputError
-from flexcomp.program import EXTENTS, Program
+from flexcomp.printable import printable
+from flexcomp.program import EXTENTS, Port, Program
+from flexcomp.runtime import ShapeInfo, TensorInfo, padding_of
 from flexcomp.units import enough
 
 from .tables import new_table
@@ -43,6 +46,30 @@ def shape_facts(programs: Sequence[Program]) -> list[dict]:
         }
         for one in programs
     ]
+
+
+def pad_facts(programs: Sequence[Program]) -> dict | None:
+    """What sessions pad inputs with, and the names of the axes that are padded and cut; None for a library without padding.
+
+    Raises ArtifactError for a record that does not fit the library.
+    """
+    shapes = [ShapeInfo(_extents(one), _infos(one.inputs), _infos(one.outputs)) for one in programs]
+    padding = padding_of({"metadata": programs[0].metadata}, shapes)
+    return None if padding is None else asdict(padding)
+
+
+def pad_lines(facts: dict) -> list[str]:
+    """One for each padded input, of facts with `pad_facts` as "pad"."""
+    pad = facts["pad"]
+    lines = []
+    for name, value in pad["values"].items():
+        names = ", ".join(of for of in pad["inputs"][name] if of is not None)
+        lines.append(printable(f"input {name} is padded with {value} to the next {names}"))
+    return lines
+
+
+def _infos(ports: Sequence[Port]) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo(port.name, port.type.shape, port.type.dtype) for port in ports)
 
 
 def shape_table(facts: dict) -> Table:

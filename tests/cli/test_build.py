@@ -197,6 +197,10 @@ def test_pads(cli, tmp_path):
     assert done.returncode == 0, done.stderr
     with flexcomp.load(tmp_path / "m.so") as session:
         assert session.run(np.ones((1, 4), "int64"), np.ones((1, 4), "int64"))["rows"].shape == (1, 4, 32)
+    shown = cli("inspect", tmp_path / "m.so").stdout.splitlines()
+    assert "input ids is padded with 0 to the next n" in shown
+    facts = json.loads(cli("inspect", tmp_path / "m.so", "--json").stdout)
+    assert facts["pad"]["outputs"] == {"rows": [None, "n", None]}
     leaking = cli("build", tmp_path / "masked.onnx", "-o", tmp_path / "m.so", *options, "--pad", "ids=0", "--pad", "mask=1")
     assert leaking.returncode == 2 and 'error: pad: the output "rows" moves by' in leaking.stderr
     wrong = cli("build", tmp_path / "masked.onnx", "-o", tmp_path / "m.so", *options, "--pad", "ids=nan")
