@@ -11,6 +11,7 @@ from flexcomp.cli.build import build
 from flexcomp.cli.cache import cache
 from flexcomp.cli.command import Command, Group
 from flexcomp.cli.demo import demo
+from flexcomp.cli.generate import generate
 from flexcomp.cli.help import help
 from flexcomp.cli.inspect import inspect
 from flexcomp.cli.package import package
@@ -49,7 +50,7 @@ def _options(
 
 GROUPS = {
     "Compile": (build, tune, profile, cache),
-    "Run": (run, serve, demo),
+    "Run": (run, generate, serve, demo),
     "Look inside": (inspect, plan, share, bench),
     "Devices": (package,),
     "Help": (help,),

@@ -2,5 +2,6 @@
 
 from flexcomp.generation.generator import Generator, Reply
 from flexcomp.generation.sampling import Sampling
+from flexcomp.generation.text import Text, TextReply
 
-__all__ = ["Generator", "Reply", "Sampling"]
+__all__ = ["Generator", "Reply", "Sampling", "Text", "TextReply"]

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.networks.graph import Graph
 from tests import padded, shaped
 from tests.exporters.genai import Form, decoder
+from tests.generation import model_folder
 
 
 def write(folder: Path) -> None:
@@ -27,6 +28,8 @@ def write(folder: Path) -> None:
     onnx.save(padded.masked_encoder(), folder / "masked_encoder.onnx")
     onnx.save(shaped.pictures(), folder / "detector_of_any_size.onnx")
     onnx.save(decoder(Form(), None), folder / "decoder.onnx")
+    (folder / "decoder").mkdir()
+    model_folder.write(folder / "decoder")
     onnx.save(_recurrent(), folder / "recurrent.onnx")
     onnx.save(_sensor(), folder / "sensor.onnx")
 
