@@ -9,7 +9,7 @@ import tvm
 from flexcomp.schedules.preparation import Preparation, WeightForm, eligible, function
 from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.strassen.weights import HalvesTransform
-from flexcomp.schedules.tiles import narrow_panel
+from flexcomp.schedules.tiles import blocks, narrow_panel
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, Panel
 from flexcomp.schedules.tiles.spec import MatmulSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
@@ -22,13 +22,27 @@ CLOSE = 1e-6  # of the largest element
 
 def panel_of(weights: np.ndarray, vectors: np.ndarray, panel: Panel, transform=None) -> np.ndarray:
     """OHWI weights and float32[1 + vectors, out] in a panel."""
+    if panel.in_blocks:
+        return in_blocks(weights.reshape(len(weights), -1), vectors, panel)
     if panel.together > 1:
         return pack(panel, weights, vectors[0], list(vectors[1:]), least=-77)
     return pack(panel, weights, vectors[0], list(vectors[1:]), transform)
 
 
+def in_blocks(weights: np.ndarray, vectors: np.ndarray, panel: Panel) -> np.ndarray:
+    """Weights [channels, taps], rounded to a panel's blocks of inputs; the last block of channels overlaps."""
+    q, scales = blocks.integers_of(weights, panel.kept), blocks.scales_of(weights, panel.kept)
+    zeros = (np.arange(scales.size, dtype="i1") % 5 - 2).reshape(scales.shape) if panel.in_blocks.has_zeros else None
+    first = np.minimum(np.arange(panel.blocks) * panel.block, len(weights) - panel.block)
+    channels = first[:, None] + np.arange(panel.block)
+    parts = [None if one is None else one[channels].transpose(0, 2, 1) for one in (vectors.T, q, scales, zeros)]
+    return blocks.pack(*parts, panel.kept, panel.rows)
+
+
 def bare(panel: Panel, array: np.ndarray) -> np.ndarray:
     """What kernels read of a panel: all but rows of padding."""
+    if panel.in_blocks:
+        return array[:, : panel.first_tap + panel.in_blocks.rows(panel.taps)]
     end = panel.first_tap + panel.taps + (0 if panel.narrow else panel.vectors)
     return array[:, :end]
 
@@ -56,6 +70,7 @@ def of_integers(out: int, block: int, wanted: int, vectors: int, lowest: int = 0
 
 
 NARROW = ("float16", "bfloat16", "int8", SCALED_BFLOAT16)
+IN_BLOCKS = ("int4 in blocks of 16, float16 scales, zero points", "int8 in blocks of 32, float32 scales")
 CASES = [
     *((f"winograd {t.m}", transformed(t, 96, 48, 5, (3, 3), "float32")) for t in WINOGRAD),
     *((f"line {t.axes}", transformed(t, 64, 16, 3, (t.r, 1) if t.axes[0] else (1, t.r), "float32")) for t in LINES),
@@ -66,6 +81,7 @@ CASES = [
     ("integers, wider", of_integers(96, 32, 48, 2)),
     ("integers, overlapping", of_integers(40, 24, 16, 0, -128)),
     ("a last block that overlaps", transformed(WINOGRAD[0], 72, 16, 4, (3, 3), "float32")),
+    *((f"wider, {kept}", transformed(None, 88, 48, 70, (1, 1), kept, 2)) for kept in IN_BLOCKS),
     ("odd channels", transformed(WINOGRAD[0], 37, 16, 2, (3, 3), "float32")),
 ]  # fmt: skip
 
@@ -88,7 +104,7 @@ def test_any_range_of_blocks(compiled, number):
     weights = rng.standard_normal((stored.group_channels, *preparation.kernel, preparation.in_channels)).astype("f4")
     vectors = rng.standard_normal((1 + stored.vectors, stored.group_channels)).astype("f4")
     source = panel_of(weights, vectors, stored)
-    if stored.narrow:
+    if stored.narrow and not stored.in_blocks:
         weights = narrow_panel.rounded(weights, stored.kept)
     expected = panel_of(weights, vectors, prepared, preparation.transform)
     run = compiled[f"prepare_{number}"]
