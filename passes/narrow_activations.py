@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import tvm
 from tvm import ir, relax
 from tvm.relax import op
 
+from ..schedules.conv import PARTIAL_TERMS
 from ..schedules.registry import Machine, candidates
 from ..schedules.tiles.tile import VectorUnit
-from .attributes import DTYPE, WEIGHTS
+from .attributes import DTYPE, VALUES_OF, WEIGHTS
 from .choose_kernels import layer_spec
 from .integers import MOVING
 from .ir import bindings, dtype, operator, shape, static_tensor, uses
@@ -37,59 +39,86 @@ class NarrowActivations:
     Only the types say so: kernels need not convert what they multiply. Operators that move elements, and those with a kernel for
     float16, take narrow operands as they are. All others compute in float32, between conversions that TVM fuses with them; their
     results are narrow where something narrow went in, unless a single operator that computes in float32 reads them. Inputs,
-    outputs, and what is computed of inputs alone keep their types.
+    outputs, results of layers whose weights are kept in float32, and what is computed of inputs alone keep their types.
+
+    With `rounded` everything stays float32, and what would be narrow is rounded, so that any machine errs as `unit` would. Layers
+    are those whose weights have the values of float16. Their sums are rounded once, and the error is multiplied: of n products
+    added up one after the other, sqrt(n / 2) is the standard deviation in that of one rounding, and among the normal errors of
+    many sums some are twice as far out, in their deviations, as the uniform error of one rounding ever is.
     """
 
-    def __init__(self, unit: Machine) -> None:
-        self.unit = unit
+    def __init__(self, unit: Machine, *, rounded: bool = False) -> None:
+        self.unit, self.rounded = unit, rounded
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
         if not isinstance(self.unit, VectorUnit) or not self.unit.computes_half:
             return mod
-        return _Rewriter(mod, self.unit).rewrite()
+        return _Rewriter(mod, self.unit, self.rounded).rewrite()
 
 
 class _Rewriter(MainRewriter):
-    def __init__(self, mod: tvm.IRModule, unit: VectorUnit) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: VectorUnit, rounded: bool) -> None:
         super().__init__(mod)
-        self.unit = unit
+        self.unit, self.rounded = unit, rounded
         self.readers, self.from_weights = uses(self.main), weight_vars(self.main)
         self.old = {binding.var: binding.value for binding in bindings(self.main)}
-        self.narrow: dict[relax.Var, ir.Expr] = {}  # variable of the old main → float16 in the new one
+        self.narrow: dict[relax.Var, ir.Expr] = {}  # variable of the old main → float16, or rounded to it, in the new one
+        self.narrow_tuples: set[ir.Expr] = set()  # variables of the old main
         narrow = {gv: func for gv, func in mod.functions_items() if is_layer(func) and self._computes_half(func)}
-        self.layers = {gv: self.builder.add_func(_converting(func), f"{gv.name_hint}_half") for gv, func in narrow.items()}
+        self.wide = {gv for gv, func in mod.functions_items() if is_layer(func) and self._is_kept_wide(func)}
+        self.layers = {
+            gv: gv if rounded else self.builder.add_func(_converting(func), f"{gv.name_hint}_half") for gv, func in narrow.items()
+        }
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr | None:
         if var in self.from_weights:
             return self.substitute(value)
         if isinstance(value, relax.TupleGetItem):
-            return self._known(var, self.substitute(value))
+            new = self.substitute(value)
+            return self._known(var, new) if value.tuple_value in self.narrow_tuples else new
         if not isinstance(value, relax.Call):
             return self.substitute(value)
         if value.op in self.layers:
             args = [self.substitute(arg) if arg in self.from_weights else self._narrow_operand(arg) for arg in value.args]
-            return self._known(var, relax.Call(self.layers[value.op], args))
+            call = relax.Call(self.layers[value.op], args)
+            return self._known(var, self._summed(call, self.mod[value.op]) if self.rounded else call)
         is_narrow = any(operand in self.narrow for operand in _variables(value))
         if is_narrow and operator(value) and self._takes_half(value):
-            return self._known(var, relax.Call(value.op, list(map(self._narrow_operand, value.args)), value.attrs, value.ty_args))
+            new = relax.Call(value.op, list(map(self._narrow_operand, value.args)), value.attrs, value.ty_args)
+            return self._known(var, self._half(new) if self.rounded and operator(value) not in _MOVING else new)
         wide = self.substitute(value)
-        if is_narrow and _is_float(var) and not self._is_wanted_wide(var):
-            return self._known(var, op.astype(self.emit(wide), _HALF))
+        if is_narrow and _is_float(var) and value.op not in self.wide and not self._is_wanted_wide(var):
+            return self._known(var, self._half(wide))
         return wide
 
     def substitute(self, expr: ir.Expr) -> ir.Expr:
         """`expr` over variables of the new main, of the old types: each reader converts, so that nothing wide lives long."""
         if isinstance(expr, relax.Var) and expr in self.narrow and expr not in self.replaced:
-            return self.emit(op.astype(self.narrow[expr], _FLOAT))
+            return self.narrow[expr] if self.rounded else self.emit(op.astype(self.narrow[expr], _FLOAT))
         return super().substitute(expr)
 
     def _known(self, var: relax.Var, new: ir.Expr) -> ir.Expr | None:
         """Bind what takes the place of `var`; returns it if that has the type of `var`."""
         new = self.emit(new)
-        if isinstance(new.ty, relax.TensorType) and dtype(new) == _HALF and dtype(var) == _FLOAT:
+        if not isinstance(new.ty, relax.TensorType):
+            self.narrow_tuples.add(var)
+        elif dtype(var) == _FLOAT:
             self.narrow[var] = new
             return None
         return new
+
+    def _half(self, expr: ir.Expr) -> ir.Expr:
+        """A tensor of float32 in float16, or rounded to it."""
+        narrow = op.astype(self.emit(expr), _HALF)
+        return op.astype(self.emit(narrow), _FLOAT) if self.rounded else narrow
+
+    def _summed(self, call: relax.Call, layer: relax.Function) -> ir.Expr:
+        """A layer's result, as far from that in float32 as sums in float16 may be."""
+        exact = self.emit(call)
+        once = self.emit(self._half(exact))
+        times = 2 * math.sqrt(min(layer_spec(layer).taps, PARTIAL_TERMS[_HALF]) / 2)
+        apart = self.emit(op.multiply(self.emit(op.subtract(once, exact)), relax.const(times - 1, _FLOAT)))
+        return op.add(once, apart)
 
     def _narrow_operand(self, expr: ir.Expr) -> ir.Expr:
         """An operand in float16; shapes and indices as they are."""
@@ -98,9 +127,10 @@ class _Rewriter(MainRewriter):
         if not _is_float(expr):
             return self.substitute(expr)
         if isinstance(expr, ir.GenericConst):
-            return relax.const(expr.value.numpy().astype(_HALF), _HALF)
+            values = expr.value.numpy().astype(_HALF)
+            return relax.const(values.astype(_FLOAT), _FLOAT) if self.rounded else relax.const(values, _HALF)
         if expr not in self.narrow:
-            self.narrow[expr] = self.emit(op.astype(self.substitute(expr), _HALF))
+            self.narrow[expr] = self.emit(self._half(self.substitute(expr)))
         return self.narrow[expr]
 
     def _is_wanted_wide(self, var: relax.Var) -> bool:
@@ -119,9 +149,16 @@ class _Rewriter(MainRewriter):
 
     def _computes_half(self, layer: relax.Function) -> bool:
         """Whether a layer has weights of float16, and some family a kernel for such activations."""
-        if DTYPE not in layer.attrs or str(layer.attrs[DTYPE]) != _HALF:
+        if not self._has_half_weights(layer):
             return False
-        return bool(candidates(replace(layer_spec(layer), dtype=_HALF), self.unit))
+        return bool(candidates(replace(layer_spec(layer), dtype=_HALF, weights=_HALF), self.unit))
+
+    def _is_kept_wide(self, layer: relax.Function) -> bool:
+        """Whether a layer has weights of another type, by wish or for their range: its results may need that type, too."""
+        return 1 in map(int, layer.attrs[WEIGHTS]) and not self._has_half_weights(layer)
+
+    def _has_half_weights(self, layer: relax.Function) -> bool:
+        return str(layer.attrs.get(DTYPE, _FLOAT)) == (VALUES_OF + _HALF if self.rounded else _HALF)
 
 
 def _converting(layer: relax.Function) -> relax.Function:

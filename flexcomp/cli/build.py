@@ -121,7 +121,8 @@ def build(
         str,
         known_option(
             ARITHMETICS,
-            "The numbers that layers multiply and activations hold: float16 on AArch64 with half precision",
+            "The numbers that layers multiply and activations hold: float16 on AArch64 with half precision; "
+            "auto keeps float32 where outputs would differ by more than --max-error",
         ),
     ] = DEFAULT_ARITHMETIC,
     tf32: Annotated[
@@ -192,7 +193,7 @@ def build(
         require_supported(resolved)
         if tf32:
             with_tf32(resolved)
-        if arithmetic == "float16":
+        if arithmetic != "float32":
             with_float16(resolved)
         if (note := require_linker(resolved)) is not None:
             typer.echo(f"{model.name}: {note}", err=True)

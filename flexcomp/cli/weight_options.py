@@ -23,7 +23,8 @@ Weights = Annotated[
 MaxError = Annotated[
     float | None,
     typer.Option(
-        help=f"For --weights auto: how far outputs may differ, as a part of the largest; {DEFAULT_MAX_ERROR} by default."
+        help="For --weights auto and --arithmetic auto: how far outputs may differ, as a part of the largest; "
+        f"{DEFAULT_MAX_ERROR} by default."
     ),
 ]
 Calibration = Annotated[
@@ -31,7 +32,7 @@ Calibration = Annotated[
     typer.Option(
         metavar="FILE.npz",
         rich_help_panel="Weights",
-        help="For --weights auto: inputs by name, one or several of each; else random ones.",
+        help="For --weights auto and --arithmetic auto: inputs by name, one or several of each; else random ones.",
     ),
 ]
 

@@ -34,6 +34,8 @@ from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 
 from .alike import alike_layers
 from .artifact import Artifact
+from .auto_arithmetic import ChosenArithmetic
+from .auto_arithmetic import choose as choose_arithmetic
 from .auto_weights import Chosen
 from .auto_weights import choose as choose_types
 from .c_code import require_right
@@ -123,7 +125,8 @@ def build(
     rounded to ten bits of mantissa, and sums are float32.
     `arithmetic`: "float32", or "float16" on AArch64 with half precision: layers multiply numbers of 16 bits, and activations
     between them take half the memory. Inputs and outputs keep their types. Weights are float16, too; layers that `weights` keeps
-    as another type, or whose weights do not fit, compute in float32.
+    as another type, or whose weights do not fit, compute in float32. With "auto" layers compute in float16 only as far as outputs
+    stay within `max_error` on the `calibration` inputs, as for weights; this machine measures that in float32, by rounding.
     `progress(phase, done, total)` is called during the build; True or False show progress or not, by default in terminals and
     notebooks only. `cache`: machine code of kernels is shared with other builds, in the folder that FLEXCOMP_CACHE names or
     the user's folder for caches.
@@ -176,7 +179,7 @@ def prepare_shapes(
     require_supported(resolved)
     if options.gpu.tf32:
         resolved = with_tf32(resolved)
-    if options.arithmetic == "float16":
+    if options.weights.arithmetic != "float32":
         resolved = with_float16(resolved)
     compiling = compiler or KernelCompiler(KernelCache() if cache else None)
     compiling.require(resolved)
@@ -259,7 +262,7 @@ def _threads(asked: int | None, target: CompileTarget, kernels: str) -> int:
 
 def types_of(
     imported: Imported, options: Weights, target: CompileTarget, report: Progress, cache: bool
-) -> tuple[WeightTypes, Chosen | None]:
+) -> tuple[WeightTypes, Chosen | ChosenArithmetic | None]:
     """The types of a network's weights for passes to ask for, and how types were chosen, if by their errors.
 
     Raises InputError for types that there are not or that the target does not widen, and for calibration inputs that do not
@@ -268,17 +271,22 @@ def types_of(
     on_weights = partial(evaluate, weights=imported.weights)
     offered = [kind for kind in WEIGHT_DTYPES if kind != "float16" or target.converts_float16]
     offered += [] if target.gpu else [INT4]
-    if options.types != "auto":
+    if not options.measured:
         usual = "float16" if target.computes_half else None
         return WeightTypes(options.types, on_weights, offered=offered, usual=usual), None
-    chosen = _choose_types(imported, options, offered, report, cache)
+    half = target if options.arithmetic == "auto" else None
+    chosen = _choose_types(imported, options, offered, report, cache, half)
     return TypesInOrder(chosen.types, on_weights, offered), chosen
 
 
-def _choose_types(imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool) -> Chosen:
-    lower, compiled = partial(lowered_here, imported), partial(compiled_here, imported.name, cache)
+def _choose_types(
+    imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool, half: CompileTarget | None
+) -> Chosen | ChosenArithmetic:
+    """By errors on this machine: of weights alone, or of all that `half` has in float16."""
+    lower, compiled = partial(lowered_here, imported, rounded_for=half), partial(compiled_here, imported.name, cache)
     on_weights = partial(evaluate, weights=imported.weights)
-    return choose_types(lower, compiled, on_weights, options.calibration, options.max_error, offered, report)
+    choosing = choose_types if half is None else choose_arithmetic
+    return choosing(lower, compiled, on_weights, options.calibration, options.max_error, offered, report)
 
 
 def _padding(model: Any, options: Options, networks: Sequence[Imported], report: Progress) -> Padding | None:

@@ -10,10 +10,10 @@ KERNELS = {
 
 # Element types that weights may be kept in, as `flexcomp.schedules.tiles.panel` and `blocks` have them.
 WEIGHTS = ("float32", "float16", "bfloat16", "int8", "int4")
-DEFAULT_MAX_ERROR = 5e-3  # of the largest output, for weights="auto"
+DEFAULT_MAX_ERROR = 5e-3  # of the largest output, for "auto"
 
-# Element types that kernels multiply: float16 on AArch64 with half precision.
-ARITHMETICS = ("float32", "float16")
+# Element types that kernels multiply: float16 on AArch64 with half precision; "auto" chooses by layer.
+ARITHMETICS = ("float32", "float16", "auto")
 DEFAULT_ARITHMETIC = "float32"
 
 # In how many forms a layer's weights may lie in the file.

@@ -37,16 +37,21 @@ Begin = Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None]
 
 
 def fuse_layers(
-    imported: Imported, target: CompileTarget, measured: Measured | None, report: Progress, types: WeightTypes
+    imported: Imported,
+    target: CompileTarget,
+    measured: Measured | None,
+    report: Progress,
+    types: WeightTypes,
+    rounded_for: CompileTarget | None = None,
 ) -> tvm.IRModule:
-    """Layers without kernels."""
+    """Layers without kernels; with `rounded_for` in float32, rounded where that target would have float16."""
     report("passes", 0, 1)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
     simple = pipeline.run(simple, pipeline.transformers(target.machine, on_weights, types.of, measured), "transformers")
-    if target.computes_half and counts_in_floats(simple["main"]):
+    if (rounded_for or target).computes_half and counts_in_floats(simple["main"]):
         raise InputError("arithmetic='float16' is not for quantised networks, whose sums need more bits: leave arithmetic out")
-    fused = pipeline.run(simple, pipeline.fuse(target.machine, types.of), "fuse")
+    fused = pipeline.run(simple, pipeline.fuse(target.machine, types.of, rounded_for and rounded_for.machine), "fuse")
     types.require_granted()
     return fused
 
@@ -113,11 +118,11 @@ def _separate_weights(
         return pipeline.run(tvm.IRModule(kept), pipeline.operators(unit), "operators"), transformed
 
 
-def lowered_here(imported: Imported, types: WeightTypes) -> Network:
-    """A network for this machine, with one kernel a layer."""
+def lowered_here(imported: Imported, types: WeightTypes, *, rounded_for: CompileTarget | None = None) -> Network:
+    """A network for this machine, with one kernel a layer; `rounded_for` as for `fuse_layers`."""
     target = resolve_target("native")
     unit, late = replace(target.machine, threads=target.num_cores), guessed_profile(target).prepared_late
-    fused = fuse_layers(imported, target, None, _quiet, types)
+    fused = fuse_layers(imported, target, None, _quiet, types, rounded_for)
     return lower_layers(imported, fused, target, unit, "smallest", None, _quiet, DEFAULT_STORE, late, fetch=False)
 
 

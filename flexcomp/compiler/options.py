@@ -55,21 +55,42 @@ class Model:
 
 @dataclass(frozen=True)
 class Weights:
-    """Element types of weights, and their forms in the file."""
+    """Element types of weights and of what multiplies them, and the forms of weights in the file."""
 
     types: str | Mapping[str, str] | None = None
+    arithmetic: str = DEFAULT_ARITHMETIC
     max_error: float | None = None  # for "auto", as a part of the largest output
     calibration: Given = None  # sets of inputs, once checked
     store: str = DEFAULT_STORE
 
     def __post_init__(self) -> None:
-        if self.types != "auto" and (self.max_error is not None or self.calibration is not None):
-            raise InputError('max_error and calibration are for weights="auto", which chooses types by their errors')
-        if self.types == "auto":
+        checked_name(self.arithmetic, ARITHMETICS, "arithmetic")
+        if not self.measured and (self.max_error is not None or self.calibration is not None):
+            raise InputError(
+                'max_error and calibration are for weights="auto" and arithmetic="auto", which choose types by their errors'
+            )
+        if self.measured:
             most = DEFAULT_MAX_ERROR if self.max_error is None else self.max_error
             object.__setattr__(self, "max_error", checked_max_error(most))
         object.__setattr__(self, "calibration", read_inputs(self.calibration))
         checked_name(self.store, STORES, "store")
+        if self.arithmetic != "float32":
+            self._require_half()
+
+    @property
+    def measured(self) -> bool:
+        """Whether types are chosen by their errors."""
+        return "auto" in (self.types, self.arithmetic)
+
+    def _require_half(self) -> None:
+        """InputError for types that are not multiplied in float16."""
+        if self.arithmetic == "auto" and self.types is not None:
+            raise InputError("arithmetic='auto' chooses the types of weights, too: leave weights out")
+        if isinstance(self.types, str) and self.types != "float16":
+            raise InputError(
+                f"arithmetic='float16' multiplies weights of float16, not {self.types!r}: leave weights out, or give types by "
+                "patterns, such as weights={'*': 'float16', '/head/*': 'float32'}, of which float32 ones are computed in float32"
+            )
 
 
 @dataclass(frozen=True)
@@ -108,30 +129,21 @@ class Options:
     machine: Machine = field(default_factory=Machine)
     gpu: Gpu = field(default_factory=Gpu)
     kernels: str = "auto"
-    arithmetic: str = DEFAULT_ARITHMETIC
     cache: bool = True
 
     def __post_init__(self) -> None:
         checked_name(self.kernels, KERNELS, "kernels")
-        if self.weights.types == "auto" and len(self.model.declared) > 1:
+        arithmetic = self.weights.arithmetic
+        if self.weights.measured and len(self.model.declared) > 1:
+            option = "arithmetic" if arithmetic == "auto" else "weights"
             raise InputError(
-                'weights="auto" measures errors in one shape: build that shape alone with weights="auto", and give the types '
+                f'{option}="auto" measures errors in one shape: build that shape alone with {option}="auto", and give the types '
                 "that `flexcomp inspect` lists as a dict"
             )
-        checked_name(self.arithmetic, ARITHMETICS, "arithmetic")
-        if self.arithmetic == "float16":
-            self._require_half_weights()
-
-    def _require_half_weights(self) -> None:
-        """InputError for options that go with float32 only."""
-        types = self.weights.types
-        if isinstance(types, str) and types != "float16":
+        if arithmetic != "float32" and self.machine.tuning is not None:
             raise InputError(
-                f"arithmetic='float16' multiplies weights of float16, not {types!r}: leave weights out, or give types by "
-                "patterns, such as weights={'*': 'float16', '/head/*': 'float32'}, of which float32 ones are computed in float32"
+                f"arithmetic={arithmetic!r} has no tuning databases, which are of kernels in float32: leave tuning out"
             )
-        if self.machine.tuning is not None:
-            raise InputError("arithmetic='float16' has no tuning databases, which are of kernels in float32: leave tuning out")
 
 
 def options_of(**keywords: Any) -> Options:

@@ -85,10 +85,16 @@ def transformers(
     ]
 
 
-def fuse(unit: Machine, weight_type: WeightType = lambda names, weight: "float32") -> list[Pass]:
+def fuse(
+    unit: Machine, weight_type: WeightType = lambda names, weight: "float32", rounded_for: Machine | None = None
+) -> list[Pass]:
     """Anchors and their epilogues are functions, whose weights and activations have element types; equal weights are one
-    variable, and layers that have the same ones take the same vectors."""
-    return [FuseLayers(weight_type), NarrowActivations(unit), PlaceParts(), ShareWeights(), SharePanels()]
+    variable, and layers that have the same ones take the same vectors.
+
+    With `rounded_for`, float32 is rounded where that machine would have float16.
+    """
+    narrow = NarrowActivations(unit) if rounded_for is None else NarrowActivations(rounded_for, rounded=True)
+    return [FuseLayers(weight_type), narrow, PlaceParts(), ShareWeights(), SharePanels()]
 
 
 def choose(

@@ -33,6 +33,7 @@ from flexcomp.program import (
 from flexcomp.runtime import MINIMUM, Padding, note_minimum
 
 from .artifact import Artifact
+from .auto_arithmetic import ChosenArithmetic
 from .auto_weights import Chosen
 from .code import Code, Kernel
 from .compact import drop_unused
@@ -55,7 +56,7 @@ class Prepared:
     profile: DeviceProfile
     planning: Planning
     compiler: KernelCompiler
-    chosen: Chosen | None = None  # how the types of its weights were chosen, if by their errors
+    chosen: Chosen | ChosenArithmetic | None = None  # how types were chosen, if by their errors
     extents: Mapping[str, int] = field(default_factory=dict)  # of its shape, by name
     padding: Padding | None = None  # of a library whose first shape this is
 

@@ -16,6 +16,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     deferred="Array Deferred content_digest identity pieces",
     weights_file="write_weights",
     weight_errors="Narrowing WeightErrors",
+    arithmetic_errors="ArithmeticErrors",
     digest="WeightsDigest",
     prediction="LayerTime Prediction from_program to_metadata",
     nodes="titled",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from flexcomp.program import (
@@ -13,6 +14,7 @@ from flexcomp.program import (
     Prediction,
     Program,
     Rung,
+    arithmetic_errors,
     choices,
     from_program,
     nodes,
@@ -28,6 +30,8 @@ from flexcomp.units import enough
 def describe(program: Program) -> dict:
     """The facts that `flexcomp inspect --json` prints; sizes in bytes, times in milliseconds."""
     recorded, errors, assumed = choices.read(program), weight_errors.read(program), from_program(program)
+    arithmetic = arithmetic_errors.read(program)
+    measured = errors or arithmetic
     return {
         "model": program.model,
         "target": program.target,
@@ -48,12 +52,12 @@ def describe(program: Program) -> dict:
         "resident_bytes": program.rungs[-1].budget,
         "weights_bytes": program.weights_nbytes,
         "second_forms_bytes": choices.second_forms_nbytes(program),  # of these
-        "error": errors.error if errors else None,  # of the outputs, by narrow weights; null if not measured
-        "max_error": errors.max_error if errors else None,  # as requested
+        "error": measured.error if measured else None,  # of the outputs, by narrow weights or arithmetic; null if not measured
+        "max_error": measured.max_error if measured else None,  # as requested
         "ladder": [_rung(program, rung, assumed) for rung in program.rungs],
         "smallest": smallest_facts(program),  # where the smallest budget comes from
         "kernels": recorded.by if recorded else None,
-        "layers": _layers(program, recorded, errors),
+        "layers": _layers(program, recorded, errors, arithmetic),
     }
 
 
@@ -89,6 +93,10 @@ def _port(port: Port) -> dict:
     return {"name": port.name, "shape": list(port.type.shape), "dtype": port.type.dtype}
 
 
+def _arithmetic_error(error: float | None) -> float | str | None:
+    return "range" if error is not None and math.isinf(error) else error
+
+
 def _rung(program: Program, rung: Rung, assumed: Prediction | None) -> dict:
     return {
         "budget_bytes": rung.budget,
@@ -104,7 +112,10 @@ def _rung(program: Program, rung: Rung, assumed: Prediction | None) -> dict:
 
 
 def _layers(
-    program: Program, recorded: choices.Choices | None, errors: weight_errors.WeightErrors | None
+    program: Program,
+    recorded: choices.Choices | None,
+    errors: weight_errors.WeightErrors | None,
+    arithmetic: arithmetic_errors.ArithmeticErrors | None,
 ) -> list[dict]:
     slices = [[0] * len(program.layers) for _ in program.rungs]
     for counts, rung in zip(slices, program.rungs, strict=True):
@@ -126,6 +137,9 @@ def _layers(
             "weights_bytes": layer.weights.nbytes if layer.weights else 0,
             "weights_dtype": weight_errors.kept_by(layer),  # null without weights
             "weights_errors": errors.layers[index] if errors else None,  # of the outputs, by the type of these weights alone
+            "arithmetic": arithmetic_errors.computed_in(layer),  # null without weights
+            # Of the outputs, by float16 in this layer alone: null if not measured, "range" if values are beyond float16's.
+            "arithmetic_error": _arithmetic_error(arithmetic.layers[index] if arithmetic else None),
             "blocks": layer.weights.blocks if layer.weights else 0,
             "scratch_bytes": layer.scratch_nbytes,
             "candidates": _candidates(candidates[index], program, layer, recorded),  # fastest first

@@ -57,7 +57,9 @@ def layer_table(facts: dict) -> Table:
     """One row for each layer of `flexcomp.report.facts.describe`, and for all bands of a layer that the same budgets use."""
     note = "sizes in KiB"
     if facts["error"] is not None:
-        note += f"; by narrow weights outputs err by {facts['error']:.1e} of the largest, by a layer's alone as it says"
+        tried = any(layer["arithmetic_error"] is not None for layer in facts["layers"])
+        by = "arithmetic in float16" if tried else "narrow weights"
+        note += f"; by {by} outputs err by {facts['error']:.1e} of the largest, by a layer's alone as it says"
     table = new_table(f"{facts['model']}: layers, in how many slices, and by how many budgets they are used", note)
     for name in ("layer, node", "computes, kernel", "MFLOP", "weights", "scratch", "slices", "used"):
         left = name in ("layer, node", "computes, kernel")
@@ -80,9 +82,12 @@ def layer_table(facts: dict) -> Table:
 
 
 def _weights(layer: dict) -> str:
-    """Bytes, the type if narrow, and its error if known."""
-    kind, errors = layer["weights_dtype"], layer["weights_errors"] or {}
-    lines = [kib(layer["weights_bytes"])] + ([kind] if kind in _NARROW else [])
+    """Bytes, the type if narrow, and its error if known; of a layer that float16 was tried in, that error."""
+    kind, errors, half = layer["weights_dtype"], layer["weights_errors"] or {}, layer["arithmetic_error"]
+    lines = [kib(layer["weights_bytes"])] + ([kind] if kind in _NARROW or half is not None else [])
+    if half is not None:
+        error = half if isinstance(half, str) else f"{half:.1e}"
+        return "\n".join([*lines, error if kind == "float16" else f"({error})"])  # in brackets what was avoided
     return "\n".join(lines + ([f"{errors[kind]:.1e}"] if errors.get(kind) else []))
 
 

@@ -8,6 +8,7 @@ import pytest
 from tvm import relax
 
 from flexcomp.passes import FuseLayers, NarrowActivations
+from flexcomp.passes.attributes import VALUES_OF
 from flexcomp.passes.choose_kernels import layer_spec
 from flexcomp.passes.ir import bindings, dtype, operator
 from flexcomp.passes.layers import is_layer
@@ -79,6 +80,40 @@ def test_what_is_computed_of_inputs_alone_stays_as_it_is(apply):
     found = steps(narrowed(apply, network(build)))
     assert found[0] == ("exp", "float32") and ("tanh", "float32") in found
     assert [name for name, _ in found].count("astype") == 2  # of the layer's operand and result
+
+
+def test_a_layer_kept_in_float32_has_wide_results(apply):
+    """Though a narrow operand goes in, and an operator that takes narrow ones reads them."""
+    kinds = iter(["float16", "float32", "float16"])
+
+    def build(emit, x, w):
+        y = emit(relax.op.nn.relu(emit(conv(emit(conv(x, w[0])), w[1]))))
+        return conv(emit(relax.op.nn.max_pool2d(y, layout="NHWC")), w[2])
+
+    mod = apply(NarrowActivations(HALF), FuseLayers(lambda names, weight: next(kinds))(network(build, weights=3)))
+    single = "float32"
+    wide = [("astype", single), ("layer", single), ("max_pool2d", single), ("astype", "float16"), ("layer", "float16")]
+    assert steps(mod)[2:7] == wide
+
+
+def test_rounding_is_where_types_would_change(apply):
+    """In float32, between conversions there and back: operands of layers, results of layers, not those of moving operators."""
+
+    def build(emit, x, w):
+        parts = emit(relax.op.split(emit(conv(x, w[0])), 2, axis=1))
+        joined = emit(relax.op.concat([emit(relax.TupleGetItem(parts, 1)), emit(relax.TupleGetItem(parts, 0))], axis=1))
+        return emit(relax.op.sin(emit(conv(joined, w[1]))))
+
+    given = FuseLayers(lambda names, weight: VALUES_OF + "float16")(network(build, weights=2))
+    mod = apply(NarrowActivations(HALF, rounded=True), given)
+    there_and_back = ["astype", "astype"]
+    summed = ["layer", *there_and_back, "subtract", "multiply", "add"]  # more error, as sums have it
+    names = [operator(b.value) or "layer" for b in bindings(mod["main"]) if not isinstance(b.value, relax.TupleGetItem)]
+    assert names == [*there_and_back, *summed, "split", "concat", *summed, "sin"]
+    layers = [layer_spec(func) for func in mod.functions.values() if is_layer(func)]
+    assert {(spec.dtype, spec.weights) for spec in layers} == {("float32", "float32")}
+    unchanged = apply(NarrowActivations(HALF, rounded=True), FuseLayers()(network(build, weights=2)))
+    assert "astype" not in [operator(b.value) for b in bindings(unchanged["main"])]
 
 
 @pytest.mark.parametrize(("unit", "kept"), [(NEON, "float16"), (HALF, "float32"), (HALF, "int8")])
