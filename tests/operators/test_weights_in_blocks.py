@@ -220,6 +220,12 @@ def test_a_table_of_an_embedding_and_a_head_is_stored_once(tmp_path):
     assert {"rows", "blockgemv"} <= implementations(artifact), "the row is fetched from the head's panel"
 
 
+def test_a_head_of_another_type_has_weights_of_its_own():
+    model, ids = tied()
+    artifact = compared(model, ids, most=2e-6, weights={"y*": "float32"})
+    assert {"rows", "gemv"} <= implementations(artifact)
+
+
 def in_floats(conv: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.ndarray]:
     """An embedding and a dense layer, of float32 weights [channels, inputs]; and a convolution between them, if asked for."""
     rng = np.random.default_rng(12)
