@@ -45,7 +45,10 @@ def generate(
     seed: Annotated[int | None, typer.Option(rich_help_panel="Sampling", min=0, help="The same one gives the same text.")] = None,
     help_all: HelpAll = False,
 ) -> None:
-    """Print text that follows a prompt, as it is computed; then, on stderr, how fast and in how much memory."""
+    """Print text that follows a prompt, by a decoder's LIBRARY.
+
+    It comes as it is computed; then stderr says how fast, and in how much memory.
+    """
     with exit_on_error(CANNOT_RUN):
         from flexcomp.generation import Sampling, Text
         from flexcomp.runtime import load

@@ -97,7 +97,7 @@ def serve(
     ] = "text",
     help_all: HelpAll = False,
 ) -> None:
-    """Answer requests over HTTP for several LIBRARIES under one budget.
+    """Answer requests over HTTP for LIBRARIES under one budget.
 
     By the Open Inference Protocol, which KServe and Triton's clients speak, until SIGTERM or Ctrl-C.
     """

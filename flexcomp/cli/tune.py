@@ -41,7 +41,7 @@ def tune(
         float, typer.Option(min=1000, callback=finite, help="Milliseconds for building, and for measuring, one kernel.")
     ] = 30_000,
 ) -> None:
-    """Measure which kernels of MODEL are fastest, for `build --tuning`."""
+    """Measure which kernels of MODEL are fastest, for builds."""
     shapes = parse_shapes(input or [])
     types = weight_types(weights or [])
     if (rpc, rpc_tracker, rpc_key) != (None, None, None):

@@ -23,8 +23,9 @@ Weights = Annotated[
 MaxError = Annotated[
     float | None,
     typer.Option(
+        rich_help_panel="Weights",
         help="For --weights auto and --arithmetic auto: how far outputs may differ, as a part of the largest; "
-        f"{DEFAULT_MAX_ERROR} by default."
+        f"{DEFAULT_MAX_ERROR} by default.",
     ),
 ]
 Calibration = Annotated[

@@ -53,7 +53,7 @@ class Model:
         object.__setattr__(self, "pad", checked_pad(self.pad, self.input_shapes, self.shapes))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Weights:
     """Element types of weights and of what multiplies them, and the forms of weights in the file."""
 

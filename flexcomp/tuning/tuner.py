@@ -72,7 +72,7 @@ def tune(
     Raises ModelError, UnsupportedModelError, TargetError, InputError, and TuningError if the database is broken or no
     device can measure.
     """
-    kept = Weights(weights, max_error, calibration)
+    kept = Weights(types=weights, max_error=max_error, calibration=calibration)
     operators = checked_operators(custom_operators)
     trials = checked_number(trials, "trials", least=1)
     database = checked_path(database, "database")

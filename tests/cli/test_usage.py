@@ -20,7 +20,8 @@ from flexcomp.device.presets import PRESETS
 from flexcomp.plan import STRATEGIES
 
 COMMANDS = (
-    "build", "tune", "profile", "cache", "run", "serve", "demo", "inspect", "plan", "share", "bench", "package", "help", "remote",
+    "build", "tune", "profile", "cache", "run", "generate", "serve", "demo", "inspect", "plan", "share", "bench", "package",
+    "help", "remote",
 )  # fmt: skip
 
 
