@@ -73,6 +73,11 @@ REFUSED = {
               ["y"], opset=23),
         r"node 'Attention_y' \(Attention\): its qk_matmul_output_mode is 100",
     ),
+    "a threshold below zero": (
+        model([node("RNN", "x w r", "h", hidden_size=2, clip=-1.0), node("Abs", "h", "y")], {"x": (3, 1, 2)}, ["y"],
+              {"w": np.ones((1, 2, 2), "f4"), "r": np.ones((1, 2, 2), "f4")}),
+        r"node 'RNN_h' \(RNN\): its clip is -1.0, and a threshold is above 0",
+    ),
     "a window of nothing": (
         model([node("MaxPool", "x", "y", kernel_shape=[0, 0])], {"x": (1, 1, 8, 8)}, ["y"]),
         r"node 'MaxPool_y' \(MaxPool\): .*kernel_shape must only contain positive values",

@@ -50,6 +50,8 @@ class _Layer:
         for i, (name, extents) in enumerate(zip(names, wanted, strict=True), start=1):
             if node.input(i) is not None and shape_of(node.inputs[i]) != extents:
                 raise node.refuse(f"{name} has shape {shape_of(node.inputs[i])}, and {extents} is right: correct the network")
+        if not float(node.attrs.get("clip", 1)) > 0:
+            raise node.refuse(f"its clip is {node.attrs['clip']}, and a threshold is above 0: correct the network")
         if int(node.attrs.get("hidden_size", hidden)) != hidden:
             raise node.refuse(f"hidden_size is {node.attrs['hidden_size']}, and R is made for {hidden}: correct the network")
 

@@ -14,9 +14,10 @@ from tests.fuzz.models.oracle import Outputs, Truth
 from tests.fuzz.models.values import narrow
 
 # Wrong in ONNX's reference: windows that lie in padding, transposed convolutions of three axes with an output shape, sequences of
-# length 0 that are reversed, axes that Unsqueeze counts from the end, and LRN of more channels than pictures.
+# length 0 that are reversed, axes that Unsqueeze counts from the end, LRN of more channels than pictures, and norms with p = 1,
+# of numbers with their signs.
 _ONLY_BY_ONNXRUNTIME = ("MaxPool", "AveragePool", "LpPool", "ConvTranspose", "ReverseSequence", "Unsqueeze",
-                        "LRN")  # fmt: skip
+                        "LRN", "LpNormalization")  # fmt: skip
 _RECURRENT = ("GRU", "LSTM", "RNN")
 # What ONNX's reference of recurrent layers does not read.
 _UNREAD = ("activation_alpha", "activation_beta", "activations", "clip", "input_forget", "linear_before_reset")
