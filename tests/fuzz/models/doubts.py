@@ -22,8 +22,8 @@ _RECURRENT = ("GRU", "LSTM", "RNN")
 # What ONNX's reference of recurrent layers does not read.
 _UNREAD = ("activation_alpha", "activation_beta", "activations", "clip", "input_forget", "linear_before_reset")
 # Operators by which oracles compute 64-bit integers as float64.
-_THROUGH_FLOATS = ("Einsum", "Gemm", "Mean", "Mod", "Pow", "Range", "Shrink", "Clip", "ReduceMean", "ReduceL1", "ReduceL2",
-                   "ReduceLogSum", "ReduceLogSumExp")  # fmt: skip
+_THROUGH_FLOATS = ("Einsum", "Gemm", "Mean", "Mod", "Pow", "Range", "Resize", "Shrink", "Clip", "ReduceMean", "ReduceL1",
+                   "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")  # fmt: skip
 _OF_INTEGERS = ("Pow", "ReduceLogSum", "ReduceLogSumExp")
 _TO_INTEGERS = ("Cast", "CastLike", "OneHot", "QuantizeLinear", "Shrink", *_OF_INTEGERS)
 _WINDOWS = ("BlackmanWindow", "HammingWindow", "HannWindow")
