@@ -24,6 +24,7 @@ _UNREAD = ("activation_alpha", "activation_beta", "activations", "clip", "input_
 # Operators by which oracles compute 64-bit integers as float64.
 _THROUGH_FLOATS = ("Einsum", "Gemm", "Mean", "Mod", "Pow", "Range", "Resize", "Shrink", "Clip", "ReduceMean", "ReduceL1",
                    "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")  # fmt: skip
+_LARGEST = ("ArgMax", "ArgMin", "GlobalMaxPool", "MaxPool")
 _OF_INTEGERS = ("Pow", "ReduceLogSum", "ReduceLogSumExp")
 _TO_INTEGERS = ("Cast", "CastLike", "OneHot", "QuantizeLinear", "Shrink", *_OF_INTEGERS)
 _WINDOWS = ("BlackmanWindow", "HammingWindow", "HannWindow")
@@ -51,7 +52,7 @@ def doubt(model: onnx.ModelProto, inputs: Outputs, truth: Truth, outputs: Output
         return "of a float that is converted to integers which do not hold it"
     if _overflows(model, truth, outputs):
         return "of integers that float64 does not hold, as which oracles take them"
-    pooled = [node.input[0] for node in model.graph.node if node.op_type in ("GlobalMaxPool", "MaxPool") and node.input]
+    pooled = [node.input[0] for node in model.graph.node if node.op_type in _LARGEST and node.input]
     if any(np.isnan(value.astype("f8")).any() for value in _values(model, inputs, pooled).values()):
         return "of a largest number among some that are none, which is as comparisons are ordered"
     if any(_quantises_zeros(node, model, inputs) for node in model.graph.node):
