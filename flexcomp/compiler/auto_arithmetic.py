@@ -26,7 +26,7 @@ from flexcomp.report import Progress
 
 from .artifact import Artifact
 from .calibration import Given, inputs_of
-from .weight_trial import Trial, asked_about, require_telling
+from .weight_trial import Trial, asked_about, by_layer, require_telling
 from .weight_types import TypesInOrder, WeightTypes
 
 _HALF = "float16"
@@ -43,9 +43,7 @@ class ChosenArithmetic:
 
     def record(self, network: Network, layers: Sequence[Layer]) -> ArithmeticErrors:
         """For a program with some of a network's layers."""
-        names = [layer.name for layer in asked_about(network.base.layers)]
-        errors = dict(zip(names, self.errors, strict=True))
-        return replace(self.found, layers=tuple(errors.get(network.origins[layer.name]) for layer in layers))
+        return replace(self.found, layers=by_layer(network, layers, self.errors))
 
 
 def choose(

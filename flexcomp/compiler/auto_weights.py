@@ -30,7 +30,7 @@ from flexcomp.schedules.tiles.panel import nbytes_of
 
 from .artifact import Artifact
 from .calibration import Given, inputs_of
-from .weight_trial import Trial, asked_about, require_telling, warn_of_silent_layers
+from .weight_trial import Trial, asked_about, by_layer, require_telling, warn_of_silent_layers
 from .weight_types import TypesInOrder, WeightTypes
 
 # The narrowest first; a layer is widened to the next of these that has a smaller error.
@@ -55,9 +55,7 @@ class Chosen:
 
     def record(self, network: Network, layers: Sequence[Layer]) -> WeightErrors:
         """For a program with some of a network's layers."""
-        names = [layer.name for layer in asked_about(network.base.layers)]
-        errors = dict(zip(names, self.errors, strict=True))
-        return replace(self.found, layers=tuple(errors.get(network.origins[layer.name]) for layer in layers))
+        return replace(self.found, layers=by_layer(network, layers, self.errors))
 
 
 def choose(

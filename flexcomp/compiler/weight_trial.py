@@ -6,11 +6,13 @@ import logging
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from flexcomp.errors import InputError
+from flexcomp.network import Network
 from flexcomp.program import Array, FirstArg, Layer, WeightArg
 from flexcomp.runtime import load
 
@@ -145,6 +147,13 @@ def asked_about(layers: Sequence[Layer]) -> list[Layer]:
         return layer.fetched is not None or any(isinstance(arg, FirstArg) for arg in layer.args)
 
     return sorted(filter(is_asked, layers), key=lambda layer: order.get(layer.op, 2))
+
+
+def by_layer(network: Network, layers: Sequence[Layer], errors: Sequence[Any]) -> tuple[Any, ...]:
+    """Of errors of all layers with weights, those of some of a network's layers; None for others."""
+    names = [layer.name for layer in asked_about(network.base.layers)]
+    found = dict(zip(names, errors, strict=True))
+    return tuple(found.get(network.origins[layer.name]) for layer in layers)
 
 
 def _panels(layer: Layer, weights: Sequence[tuple[str, Array, int]]) -> list[tuple[str, Array, int]]:

@@ -74,9 +74,7 @@ class Decoder:
         del self.tokens[count:]
 
     def extend(self, tokens: Sequence[int]) -> np.ndarray:
-        """Take tokens; the logits [vocabulary] of the one after the last. Raises InputError for tokens that have no room."""
-        if not tokens or not all(0 <= token < self.vocabulary for token in tokens):
-            raise InputError(f"tokens must be numbers from 0 to {self.vocabulary - 1}, and at least one")
+        """Take one or more tokens; the logits [vocabulary] of the next. Raises InputError for tokens that have no room."""
         if len(self.tokens) + len(tokens) > self.capacity:
             raise InputError(
                 f"{len(tokens)} tokens after {len(self.tokens)} are more than the {self.capacity} places of the caches: give "

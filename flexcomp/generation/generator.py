@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+import numpy as np
+
+from flexcomp.arguments import checked_number
 from flexcomp.errors import InputError
 from flexcomp.generation.decoder import Decoder
 from flexcomp.generation.sampling import Sampler, Sampling
@@ -61,14 +64,22 @@ class Generator:
 
         Raises InputError for a prompt without tokens, or of more than the caches have places for.
         """
-        decoder, prompt = self.decoder, [int(token) for token in prompt]
-        if not prompt or not all(0 <= token < decoder.vocabulary for token in prompt):
-            raise InputError(f"a prompt's tokens must be numbers from 0 to {decoder.vocabulary - 1}, and at least one")
+        decoder, prompt = self.decoder, self._checked(prompt, "a prompt's tokens")
+        if not prompt:
+            raise InputError("a prompt has at least one token")
         if len(prompt) > decoder.capacity:
             raise InputError(f"the prompt has {len(prompt)} tokens, and the caches {decoder.capacity} places: shorten it")
-        if max_tokens is not None and max_tokens < 1:
-            raise InputError(f"max_tokens must be at least 1, not {max_tokens}")
-        return Reply(decoder, prompt, max_tokens or decoder.capacity + 1, frozenset(map(int, stop)), sampling or Sampling())
+        most = decoder.capacity + 1 if max_tokens is None else checked_number(max_tokens, "max_tokens", least=1)
+        return Reply(decoder, prompt, most, frozenset(self._checked(stop, "tokens of stop")), sampling or Sampling())
+
+    def _checked(self, tokens: Iterable[int], what: str) -> list[int]:
+        """Raises InputError for anything but tokens of the decoder."""
+        most = self.decoder.vocabulary - 1
+        given = list(tokens) if isinstance(tokens, Iterable) else [None]
+        for token in given:
+            if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token <= most:
+                raise InputError(f"{what} must be whole numbers from 0 to {most}, not {tokens if given == [None] else token!r}")
+        return list(map(int, given))
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

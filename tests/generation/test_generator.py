@@ -92,10 +92,14 @@ def test_the_same_seed_gives_the_same_reply(session):
 @pytest.mark.parametrize(
     "prompt, options, reason",
     [
-        ([], {}, "at least one"),
+        ([], {}, "at least one token"),
         ([VOCABULARY], {}, "from 0 to 63"),
         ([1] * (FORM.capacity + 1), {}, "25 tokens, and the caches 24 places"),
         ([1], {"max_tokens": 0}, "max_tokens"),
+        ([1], {"max_tokens": "x"}, "max_tokens"),
+        ([1.5], {}, "whole numbers from 0 to 63, not 1.5"),
+        (["a"], {}, "not 'a'"),
+        ([1], {"stop": 5}, "tokens of stop must be .* not 5"),
     ],
 )
 def test_bad_prompts(session, prompt, options, reason):
