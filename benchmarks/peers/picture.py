@@ -19,10 +19,10 @@ def draw(results: Sequence[dict], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    columns = min(4, len(results))
+    columns = min(2, len(results))  # a page shows it 800 pixels wide
     rows = -(-len(results) // columns)
     figure, axes = pyplot.subplots(
-        rows, columns, figsize=(3.9 * columns, 3.3 * rows + 0.5), squeeze=False, layout="constrained"
+        rows, columns, figsize=(4.0 * columns, 2.7 * rows + 0.4), squeeze=False, layout="constrained"
     )
     handles: dict[str, object] = {}
     for axis, result in zip(axes.flat, results, strict=False):

@@ -1,4 +1,4 @@
-"""Pictures: of a plan, addresses over steps, and times of computing and loading; of weights, errors over bytes."""
+"""Pictures of plans (addresses over steps, times of computing and loading) and of the types of weights (errors over bytes)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _NARROWEST, _WIDEST = 11.0, 24.0  # inches
 _PER_STEP = 1 / 20  # inches
-_PER_NARROWING = 1 / 8
 
 
 def draw_plan(program: Program, rung: Rung, path: str | Path, timelines: Sequence[Lanes] = ()) -> None:
@@ -54,10 +53,10 @@ def draw_weights(program: Program, path: str | Path) -> None:
     found = weight_errors.read(program)
     if found is None:
         raise ArtifactError(f"the types of {program.model}'s weights were not chosen by errors: build it with --weights auto")
-    width = min(_WIDEST, max(_NARROWEST, 4.0 + _PER_NARROWING * len(found.narrowings)))
-    figure = Figure(figsize=(width, 9.0), layout="constrained")
+    width = 8.5  # inches: a page shows all of it
+    figure = Figure(figsize=(width, 7.5), layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=[3, 2])
-    figure.suptitle(f"{program.model}: weights in fewer bits, and what that does to the outputs", fontsize=13)
+    figure.suptitle(f"{program.model}: weights in fewer bits, and the error of the outputs", fontsize=13)
     draw_errors(above, found)
     draw_order(below, found, width)
     _write(figure, path)

@@ -1,4 +1,4 @@
-"""Two pictures of how `weights="auto"` came to its types: error over bytes, and the layers in the order of narrowing."""
+"""Two pictures of the types that `weights="auto"` chose: error over bytes, and the layers in the order of narrowing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def draw_order(axes, found: WeightErrors, width: float) -> None:
     axes.set_xticks(named, [_short(found.narrowings[index]) for index in named], rotation=90, fontsize=8)
     hidden = len(saved) - len(named)
     more = f" ({hidden} names have no room)" if hidden else ""
-    axes.set_xlabel(f"layers in the order of narrowing, the least error for the bytes first{more}")
+    axes.set_xlabel(f"layers in the order of narrowing, least error per saved byte first{more}")
     axes.set_ylabel("saved [MB]")
     axes.set_xlim(-1, max(len(saved), 1))
     used = [kind for kind in _COLOURS if any(n.dtype == kind for n in found.narrowings)]

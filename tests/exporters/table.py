@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from .attention import ADDITIVE, ATTENTION, BY_POSITION, RELATIONS
@@ -10,11 +11,20 @@ from .rows import ACTIVATIONS, IMAGES, NORMS
 PAGE = Path(__file__).parents[2] / "docs" / "exporters.md"
 HEAD = """# Exporters
 
-How each exporter writes attention, norms and activations, and how they are computed. `tests/exporters` has a small network for
-every row that is fused: a test builds it, compares it with ONNX Runtime, and looks at its layers and its
-smallest budget. The forms are those of torch 2.13 (`dynamo=False`, which optimum's exports use too, and `dynamo=True`) with
-transformers 5, tf2onnx 1.17 with Keras 3, and paddle2onnx 2.1. Made by `python -m tests.exporters.table`; not edited by hand.
+How flexcomp computes the attention, norms and activations that exporters write: torch 2.13 (TorchScript, `dynamo=False`, which
+optimum's exports use too, and `dynamo=True`) with transformers 5, tf2onnx 1.17 with Keras 3, paddle2onnx 2.1, and ONNX Runtime's
+optimiser. `tests/exporters` builds a small network of each structure that is fused, compares the outputs with ONNX Runtime's, and
+checks the layers and the smallest budget. `python -m tests.exporters.table` writes this page.
 """
+_SECTIONS = {
+    "One attention kernel": ATTENTION,
+    "One attention kernel, scores by position in its scratch": BY_POSITION,
+    "One kernel for scores, no tensor of pairs by width": ADDITIVE,
+    "Products of single objects, then sums; no tensor of concatenated pairs": RELATIONS,
+    "One kernel for rows": NORMS,
+    "Statistics, then one elementwise kernel; no copy in another layout": IMAGES,
+    "Part of the layer before": ACTIVATIONS,
+}
 _OTHERS = {
     ("torch", "all pairs added or subtracted, then a layer"): "not split: large products lose the digits of a small difference",
     ("tf2onnx", "GELU with the error function"): "refused by name: Erfc is no operator of ONNX",
@@ -29,16 +39,19 @@ _OTHERS = {
 
 def table() -> str:
     """The page."""
-    rows = [(*case, "one attention kernel") for case in ATTENTION]
-    rows += [(*case, "one attention kernel, scores by position in its scratch") for case in BY_POSITION]
-    rows += [(*case, "one kernel for scores, no tensor of pairs by width") for case in ADDITIVE]
-    rows += [(*case, "products of single objects, then sums; no tensor of concatenated pairs") for case in RELATIONS]
-    rows += [(*case, "one kernel for rows") for case in NORMS]
-    rows += [(*case, "statistics, then one elementwise kernel; no copy in another layout") for case in IMAGES]
-    rows += [(*case, "part of the layer before it") for case in ACTIVATIONS]
-    rows += [(*case, text) for case, text in _OTHERS.items()]
-    lines = ["| exporter | structure | computed by |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows)]
-    return HEAD + "\n" + "\n".join(lines) + "\n"
+    return HEAD + "".join(_section(title, cases) for title, cases in _SECTIONS.items()) + _others()
+
+
+def _section(title: str, cases: Iterable[tuple[str, str]]) -> str:
+    structures: dict[str, list[str]] = {}
+    for exporter, structure in cases:
+        structures.setdefault(exporter, []).append(structure)
+    return f"\n## {title}\n\n" + "".join(f"- {exporter}: {'; '.join(names)}\n" for exporter, names in structures.items())
+
+
+def _others() -> str:
+    rows = [f"| {exporter} | {structure} | {text} |\n" for (exporter, structure), text in _OTHERS.items()]
+    return "\n## Others\n\n| exporter | structure | computed by |\n| --- | --- | --- |\n" + "".join(rows)
 
 
 if __name__ == "__main__":
