@@ -22,7 +22,7 @@ from flexcomp.cli.common import (
 from flexcomp.cli.names import BUDGETS, completed, known_option
 from flexcomp.cli.operator_options import Operators, custom_operators
 from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
-from flexcomp.compiler.known import ARITHMETICS, DEFAULT_ARITHMETIC, DEFAULT_STORE, KERNELS, STORES
+from flexcomp.compiler.known import ARITHMETICS, CONTEXT, DEFAULT_ARITHMETIC, DEFAULT_STORE, KERNELS, STORES
 from flexcomp.device.presets import GPU_PRESETS, PRESETS
 from flexcomp.errors import InputError
 from flexcomp.files import require_space, require_writable
@@ -32,7 +32,7 @@ from flexcomp.runtime import parse_budget
 
 
 def build(
-    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    model: Annotated[Path, typer.Argument(help="An .onnx file, or a decoder's folder as hubs lay it out.")],
     output: Annotated[
         Path,
         typer.Option(
@@ -113,6 +113,18 @@ def build(
             "A * on both sides stands for the same: 'present.*=past_key_values.*'.",
         ),
     ] = None,
+    onnx: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", rich_help_panel="Language models", help="The .onnx file, if a folder has several."),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            rich_help_panel="Language models",
+            help=f"Tokens that a folder's decoder keeps: by default {CONTEXT}, or fewer if it was made for fewer.",
+        ),
+    ] = None,
     operators: Operators = None,
     weights: Weights = None,
     max_error: MaxError = None,
@@ -157,7 +169,11 @@ def build(
     ] = None,
     help_all: HelpAll = False,
 ) -> None:
-    """Compile MODEL for a device and a memory budget."""
+    """Compile MODEL for a device and a memory budget.
+
+    A folder holds a decoder and its tokenizer. Shapes and state follow from its files, unless options say otherwise; files for
+    text are copied next to the library, where `flexcomp generate` finds them.
+    """
     extents = parse_extents(shape or [])
     inputs = parse_shapes(input or [], extents)
     pads = parse_pads(pad or [])
@@ -167,6 +183,16 @@ def build(
         raise typer.BadParameter(f"'{output}' does not end in .so, nor in .o", param_hint="'--output'")
     # Checks come first: importing and compiling take minutes.
     with exit_on_error(CANNOT_BUILD):
+        hub = None
+        if model.is_dir():
+            from flexcomp.compiler import read_model_folder
+
+            hub = read_model_folder(model, onnx, context)
+            hub.require_room_for_texts(output.parent)
+            model, inputs = hub.model, {**hub.input_shapes, **inputs}
+            states, extents = {**hub.state, **states}, extents or dict(hub.shapes)
+        elif onnx is not None or context is not None:
+            raise InputError(f"--onnx and --context are for a decoder's folder, and {model} is none")
         require_model(model)
         for path in (output, output.with_suffix(".weights")):
             require_writable(path, reading=[model])
@@ -235,6 +261,8 @@ def build(
                 custom_operators=added,
             )
             artifact.export_library(str(output), progress=progress)
+        if hub is not None:
+            hub.copy_texts(output.parent)
         from flexcomp.report import closing_lines
 
         for line in closing_lines(artifact.programs, output, parse_budget(budget), here=target == "native"):

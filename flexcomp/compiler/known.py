@@ -19,3 +19,6 @@ DEFAULT_ARITHMETIC = "float32"
 # In how many forms a layer's weights may lie in the file.
 STORES = ("auto", "once", "prepared")
 DEFAULT_STORE = "auto"
+
+# Tokens that the caches of a folder's decoder hold, unless the model or the caller says fewer or more.
+CONTEXT = 2048

@@ -49,6 +49,17 @@ def parse(path: Path, least: int) -> tuple[onnx.ModelProto, dict[int, np.ndarray
         return model, {position: _read(file, field) for position, field in places.items()}
 
 
+def outline(path: Path, least: int) -> onnx.ModelProto:
+    """The model in a file without raw data of `least` bytes or more, which is not read. Raises DecodeError or OSError."""
+    with open(path, "rb") as file:
+        try:
+            text, _ = _without_large(file, least)
+        except _NotTaken:
+            file.seek(0)
+            text = file.read()
+    return onnx.load_model_from_string(text)
+
+
 def _read(file: BinaryIO, field: _Field) -> np.ndarray:
     data = np.empty(field.end - field.begin, np.uint8)
     file.seek(field.begin)

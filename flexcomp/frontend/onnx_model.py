@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +41,8 @@ from flexcomp.frontend.selected_count import count_selected
 from flexcomp.frontend.sequences import require_known_sequences, write_sequences
 from flexcomp.frontend.slimming import slim
 from flexcomp.frontend.tensor_shapes import MOST_ELEMENTS
+
+Extents = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,14 @@ def read_onnx(source: str | Path | onnx.ModelProto, operators: Sequence[CustomOp
 
 def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
     """As `onnx_file.parse`. Raises ModelError."""
-    try:
+    with _model_errors(path):
         return onnx_file.parse(path, LEAST_NBYTES)
+
+
+@contextmanager
+def _model_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except DecodeError as error:
         raise ModelError(f"{path} is not an ONNX model, or it is damaged: {error}") from None
     except OSError as error:
@@ -137,6 +145,21 @@ def _load_weights(
 def external_files(path: Path) -> set[Path]:
     """The files besides `path` that hold weights of the model there. Raises ModelError if it is none."""
     return {path.parent / location for location in locations(_parse(path)[0])}
+
+
+def ports_in(path: Path) -> tuple[dict[str, Extents], dict[str, Extents]]:
+    """The extents of a model's inputs and outputs by name; None for dynamic ones. Weights are not read. Raises ModelError."""
+    with _model_errors(path):
+        graph = onnx_file.outline(path, LEAST_NBYTES).graph
+    weights = {weight.name for weight in graph.initializer}
+    return _extents(port for port in graph.input if port.name not in weights), _extents(graph.output)
+
+
+def _extents(ports: Iterable[onnx.ValueInfoProto]) -> dict[str, Extents]:
+    return {
+        port.name: tuple(one.dim_value if one.HasField("dim_value") else None for one in port.type.tensor_type.shape.dim)
+        for port in ports
+    }
 
 
 def _check(model: onnx.ModelProto, where: str) -> None:

@@ -3,5 +3,6 @@
 from flexcomp.generation.generator import Generator, Reply
 from flexcomp.generation.sampling import Sampling
 from flexcomp.generation.text import Text, TextReply
+from flexcomp.generation.tokenizer import FolderTokenizer
 
-__all__ = ["Generator", "Reply", "Sampling", "Text", "TextReply"]
+__all__ = ["FolderTokenizer", "Generator", "Reply", "Sampling", "Text", "TextReply"]

@@ -7,14 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from flexcomp.errors import InputError
+from flexcomp.generation.names import IDS, LOGITS, MASKS, PLACES, STARTS
 from flexcomp.runtime import Session, ShapeInfo, TensorInfo
 
-# Names of inputs, by what exporters mean by them.
-_IDS = ("input_ids", "ids", "tokens")
-_MASKS = ("attention_mask", "mask")
-_PLACES = ("position_ids", "positions")  # one for each token
-_STARTS = ("cache_position", "past_length", "start", "at")  # of the first token, or one for each
-_LOGITS = "logits"
 _WAY_OUT = "build a decoder with inputs named as transformers names them, and with state= for its caches"
 
 
@@ -27,18 +22,18 @@ class Decoder:
         self.tokens: list[int] = []
         self.reply: object = None  # the one that took them
         names = [port.name for port in session.inputs]
-        found = [name for name in names if name in _IDS]
+        found = [name for name in names if name in IDS]
         if len(found) != 1:
             listed = ", ".join(names)
-            raise InputError(f"one input must be the tokens ({', '.join(_IDS)}), and the inputs are {listed}: {_WAY_OUT}")
+            raise InputError(f"one input must be the tokens ({', '.join(IDS)}), and the inputs are {listed}: {_WAY_OUT}")
         self._ids = found[0]
-        if strange := [name for name in names if name not in (*_IDS, *_MASKS, *_PLACES, *_STARTS)]:
+        if strange := [name for name in names if name not in (*IDS, *MASKS, *PLACES, *STARTS)]:
             raise InputError(f"it is not known what the decoder's input {strange[0]!r} is: {_WAY_OUT}")
         self.capacity = self._capacity()
         outputs = [port.name for port in session.outputs]
-        if len(outputs) > 1 and _LOGITS not in outputs:
-            raise InputError(f"none of the outputs {', '.join(outputs)} is named {_LOGITS!r}: {_WAY_OUT}")
-        self._logits = _LOGITS if _LOGITS in outputs else outputs[0]
+        if len(outputs) > 1 and LOGITS not in outputs:
+            raise InputError(f"none of the outputs {', '.join(outputs)} is named {LOGITS!r}: {_WAY_OUT}")
+        self._logits = LOGITS if LOGITS in outputs else outputs[0]
         self._ports = {self._taken(shape): shape.inputs for shape in session.shapes}
         self._sizes = sorted(self._ports)  # numbers of tokens that are taken at once
         self.vocabulary = session.outputs[outputs.index(self._logits)].shape[-1]
@@ -51,7 +46,7 @@ class Decoder:
         if not caches or len(extents) != 1:
             raise InputError(f"the library has {len(caches)} caches, with {sorted(extents)} places: {_WAY_OUT}")
         for port in self.session.inputs:
-            if port.name in _MASKS and port.shape[-1:] != (*extents,):
+            if port.name in MASKS and port.shape[-1:] != (*extents,):
                 places = f"{port.shape[-1]} places, and caches have {min(extents)}"
                 raise InputError(f"the mask {port.name!r} has {places}: {_WAY_OUT}")
         return min(extents)
@@ -107,8 +102,8 @@ class Decoder:
         for port in self._ports[size]:
             if port.name == self._ids:
                 value = np.array([*piece, *[0] * (size - len(piece))])
-            elif port.name in _MASKS:
+            elif port.name in MASKS:
                 value = np.arange(self.capacity) < begin + size
             else:
-                value = places if port.name in _PLACES or port.shape[-1:] == (size,) else places[:1]
+                value = places if port.name in PLACES or port.shape[-1:] == (size,) else places[:1]
             yield port.name, value.astype(port.array_dtype).reshape(port.shape)

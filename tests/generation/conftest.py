@@ -1,13 +1,15 @@
-"""Decoders as libraries, each built once."""
+"""A decoder out of a hub's folder, as a library with its tokenizer, built once."""
 
 import numpy as np
 import onnxruntime
 import pytest
 
 import flexcomp
+from flexcomp.compiler import read_model_folder
 from tests.exporters.genai import DEPTH, SHARED, Form, decoder
+from tests.generation import model_folder
 
-FORM = Form(layers=2, capacity=24)
+FORM = Form(layers=2, capacity=128)
 SIZES = [1, 4, 8]
 
 
@@ -16,11 +18,19 @@ def caches(form: Form) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    path = tmp_path_factory.mktemp("generation") / "decoder.so"
+def hub(tmp_path_factory):
+    """The snapshot in a hub's cache."""
+    return model_folder.write_model(tmp_path_factory.mktemp("hub"), FORM)
+
+
+@pytest.fixture(scope="session")
+def library(hub, tmp_path_factory):
+    path, found = tmp_path_factory.mktemp("generation") / "decoder.so", read_model_folder(hub)
+    shapes = dict.fromkeys(found.shapes, SIZES)
     flexcomp.build(
-        decoder(FORM, None), input_shapes={"input_ids": (1, "s")}, shapes={"s": SIZES}, state=caches(FORM), threads=1, probe=False
+        found.model, input_shapes=found.input_shapes, shapes=shapes, state=found.state, threads=1, probe=False
     ).export_library(path)
+    found.copy_texts(path.parent)
     return path
 
 

@@ -94,7 +94,7 @@ def test_the_same_seed_gives_the_same_reply(session):
     [
         ([], {}, "at least one token"),
         ([VOCABULARY], {}, "from 0 to 63"),
-        ([1] * (FORM.capacity + 1), {}, "25 tokens, and the caches 24 places"),
+        ([1] * (FORM.capacity + 1), {}, "129 tokens, and the caches 128 places"),
         ([1], {"max_tokens": 0}, "max_tokens"),
         ([1], {"max_tokens": "x"}, "max_tokens"),
         ([1.5], {}, "whole numbers from 0 to 63, not 1.5"),

@@ -34,7 +34,7 @@ def replying(text: Text, tokens: list[int], monkeypatch) -> None:
 
 def test_pieces_are_whole_characters(text, monkeypatch):
     wanted = "caf\u00e9 \U0001f600 \u00fc"
-    tokens = text._tokenizer.encode(wanted).ids
+    tokens = text.tokenizer.encode(wanted)
     assert len(tokens) > len(wanted)
     replying(text, tokens, monkeypatch)
     pieces = list(text.reply("the cat", len(tokens)))
@@ -43,25 +43,25 @@ def test_pieces_are_whole_characters(text, monkeypatch):
 
 @pytest.mark.parametrize("stop, wanted", [(["def"], "abc"), (["cd", "de"], "ab"), (["xyz"], "abcdefx"), (["f", "c"], "ab")])
 def test_a_reply_ends_before_a_text(text, monkeypatch, stop, wanted):
-    replying(text, text._tokenizer.encode("abcdefx").ids, monkeypatch)
+    replying(text, text.tokenizer.encode("abcdefx"), monkeypatch)
     reply = text.reply("the cat", 7, stop=stop)
     assert "".join(reply) == wanted
     assert reply.reply.finish == ("length" if stop == ["xyz"] else "stop")
 
 
 def test_a_reply_ends_at_the_model_s_own_token(text, monkeypatch):
-    assert text.ends == {text._tokenizer.token_to_id(END)}
-    replying(text, [*text._tokenizer.encode("ab").ids, *text.ends, 1], monkeypatch)
+    assert text.tokenizer.ends == {text.tokenizer.tokenizer.token_to_id(END)}
+    replying(text, [*text.tokenizer.encode("ab"), *text.tokenizer.ends, 1], monkeypatch)
     reply = text.reply("the cat")
     assert "".join(reply) == "ab" and reply.reply.finish == "stop"
 
 
 def test_conversations_have_the_model_s_form(text, monkeypatch):
     messages = [{"role": "user", "content": "the cat"}]
-    assert text.conversation(messages) == f"user:the cat{END}a:"
-    replying(text, text._tokenizer.encode("ok").ids, monkeypatch)
+    assert text.tokenizer.conversation(messages) == f"user:the cat{END}a:"
+    replying(text, text.tokenizer.encode("ok"), monkeypatch)
     reply = text.chat(messages, 2)
-    assert "".join(reply) == "ok" and reply.reply.prompt_tokens == len(text._tokenizer.encode(f"user:the cat{END}a:").ids)
+    assert "".join(reply) == "ok" and reply.reply.prompt_tokens == len(text.tokenizer.encode(f"user:the cat{END}a:"))
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_conversations_have_the_model_s_form(text, monkeypatch):
 )
 def test_templates_that_misbehave(text, tmp_path, folder, template, reason):
     (tmp_path / "chat_template.jinja").write_text(template)
-    text._folder = tmp_path
+    text.tokenizer.folder = tmp_path
     with pytest.raises(InputError, match=reason):
-        text.conversation([{"role": "user", "content": "x"}])
+        text.tokenizer.conversation([{"role": "user", "content": "x"}])
 
 
 @pytest.mark.parametrize(

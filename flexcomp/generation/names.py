@@ -1,0 +1,11 @@
+"""Names of a decoder's inputs and outputs, by what exporters mean by them."""
+
+from __future__ import annotations
+
+IDS = ("input_ids", "ids", "tokens")
+MASKS = ("attention_mask", "mask")
+PLACES = ("position_ids", "positions")  # one for each token
+STARTS = ("cache_position", "past_length", "start", "at")  # of the first token, or one for each
+LOGITS = "logits"
+# How names of caches begin before an inference and after it; the rest is the same.
+CACHES = (("past_key_values", "present"), ("past_key_values", "present_key_values"), ("past", "present"))

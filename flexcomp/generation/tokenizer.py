@@ -1,0 +1,139 @@
+"""The text side of a model's folder: tokenizer, ends of replies, chat template. Needs the package's extra `text`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flexcomp.errors import InputError
+
+TOKENIZER, TEMPLATE, CONFIG, GENAI = "tokenizer.json", "chat_template.jinja", "config.json", "genai_config.json"
+_SETTINGS = (CONFIG, "tokenizer_config.json", "generation_config.json")  # of keys in several files the last one's counts
+FILES = (TOKENIZER, TEMPLATE, GENAI, *_SETTINGS)  # all that is read; the first is needed
+_MOST_NBYTES = 1 << 28  # of a file
+_LONGEST_CHAT = 1 << 24  # characters of a conversation in its template
+
+
+class FolderTokenizer:
+    """The tokenizer in a folder, with settings as hubs put them next to it."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Raises InputError for a folder without a tokenizer, or with broken files."""
+        self.folder = Path(folder)
+        self.tokenizer = _tokenizer(self.folder / TOKENIZER)
+        self.settings = read_settings(self.folder)
+        self.ends = frozenset(self._ends())  # tokens that end a reply
+
+    def require_within(self, vocabulary: int) -> None:
+        """Raise InputError if the tokenizer has more tokens than a decoder knows."""
+        tokens = self.tokenizer.get_vocab_size()
+        if tokens > vocabulary:
+            tokens_of = f"the tokenizer in {self.folder} has {tokens} tokens, and the decoder {vocabulary}"
+            raise InputError(f"{tokens_of}: it is another model's")
+
+    def encode(self, text: str, is_plain: bool = True) -> list[int]:
+        """The tokens of a text; a plain one, which no template made, gets those that begin each text."""
+        return self.tokenizer.encode(text, add_special_tokens=is_plain).ids
+
+    def _ends(self) -> Iterator[int]:
+        given = self.settings.get("eos_token_id", [])
+        yield from (one for one in (given if isinstance(given, list) else [given]) if isinstance(one, int))
+        named = self._special("eos_token")
+        if named and (token := self.tokenizer.token_to_id(named)) is not None:
+            yield token
+
+    def _special(self, name: str) -> str:
+        """The text of a token with a name, such as eos_token; empty if there is none."""
+        given = self.settings.get(name)
+        given = given.get("content") if isinstance(given, dict) else given
+        return given if isinstance(given, str) else ""
+
+    def conversation(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt that the folder's template makes of messages. Raises InputError if there is none, or it refuses."""
+        template, errors = _compiled(self._template())
+        names = {key: self._special(key) for key in self.settings if key.endswith("_token")}
+        parts, length = [], 0
+        try:
+            for part in template.generate(messages=[dict(one) for one in messages], add_generation_prompt=True, **names):
+                parts.append(part)
+                length += len(part)
+                if length > _LONGEST_CHAT:
+                    raise InputError(f"the chat template makes more than {_LONGEST_CHAT} characters: correct it")
+        except errors as error:
+            raise InputError(f"the chat template of {self.folder} refuses the messages: {error}") from None
+        return "".join(parts)
+
+    def _template(self) -> str:
+        path = self.folder / TEMPLATE
+        found = _read(path) if path.is_file() else self.settings.get("chat_template")
+        if isinstance(found, list):  # several with names
+            found = next((one.get("template") for one in found if isinstance(one, dict) and one.get("name") == "default"), None)
+        if not isinstance(found, str):
+            raise InputError(f"{self.folder} has no chat template ({TEMPLATE}): give a prompt")
+        return found
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings of all files in a model's folder. Raises InputError for broken files."""
+    model = read_object(folder / GENAI).get("model")
+    found = {key: value for key, value in (model.items() if isinstance(model, dict) else ()) if key.endswith("_token_id")}
+    for name in _SETTINGS:
+        found |= read_object(folder / name)
+    return found
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is none. Raises InputError for anything else."""
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(_read(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{path} is no JSON object")
+    return found
+
+
+def _tokenizer(path: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise InputError("text needs the package tokenizers: pip install 'flexcomp[text]'") from None
+    try:
+        return Tokenizer.from_str(_read(path))
+    except InputError:
+        raise
+    except Exception as error:  # the library raises nothing narrower
+        raise InputError(f"{path} is no tokenizer: {error}") from None
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MOST_NBYTES:
+            raise InputError(f"{path} has more than {_MOST_NBYTES} bytes: it is no file of a tokenizer")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path} ({error}): give the model's folder, with its tokenizer") from None
+
+
+def _compiled(source: str) -> tuple[Any, tuple[type[Exception], ...]]:
+    """A template in a sandbox, and the errors that it raises."""
+    try:
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
+        raise InputError("chat templates need the package jinja2: pip install 'flexcomp[text]'") from None
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    environment.globals["raise_exception"] = refuse
+    try:
+        return environment.from_string(source), (TemplateError, TypeError, ValueError, OverflowError, RecursionError)
+    except TemplateError as error:
+        raise InputError(f"the chat template is none: {error}") from None
