@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the contracts of pyproject.toml on imports: which room uses which.
+# Checks the contracts of pyproject.toml on imports: which package uses which.
 #
 #   scripts/lint_imports.sh VENV
 #

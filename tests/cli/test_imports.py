@@ -47,8 +47,8 @@ def test_no_file_stands_in_the_place_of_a_name():
 
 
 def test_lazy_exports_refuse_names_that_files_have():
-    with pytest.raises(ValueError, match=r"called like what it hands on: fit$"):
-        lazy_exports("flexcomp.room", fit="fit", other="name")
+    with pytest.raises(ValueError, match=r"called like a name that it exports: fit$"):
+        lazy_exports("flexcomp.package", fit="fit", other="name")
 
 
 def test_every_public_name_exists():
