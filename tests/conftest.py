@@ -45,6 +45,14 @@ def variants() -> flexcomp.Artifact:
     return flexcomp.build(network(), threads=1)
 
 
+@pytest.fixture(scope="session")
+def decoder_library(tmp_path_factory) -> Path:
+    """A decoder of 2048 places with its tokenizer, compiled once for all tests that generate text."""
+    from tests.generation import decoders
+
+    return decoders.build(tmp_path_factory.mktemp("decoder"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole networks first: one worker takes them, and the other steals small tests from behind them, to the end."""
     items.sort(key=lambda item: not item.path.is_relative_to(ROOT / "tests" / "networks"))

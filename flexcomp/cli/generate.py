@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from flexcomp.cli.chat import converse, say
 from flexcomp.cli.command import HelpAll
 from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error
 from flexcomp.cli.names import BUDGETS, completed
-from flexcomp.units import human_bytes
+from flexcomp.errors import InputError
 
 
 def generate(
     library: Annotated[Path, typer.Argument(help="A decoder's library, built with --state for its caches.")],
-    prompt: Annotated[str, typer.Option(help="The text to go on from.")],
+    prompt: Annotated[str | None, typer.Option(help="The text to go on from; in a chat the first message.")] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The model's folder, with tokenizer.json; by default the library's.")
     ] = None,
-    as_chat: Annotated[bool, typer.Option("--as-chat", help="The prompt is a user's message, for the model's template.")] = False,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="Reply to messages, one a line, until Ctrl-D, in the model's form; Ctrl-C stops a reply."),
+    ] = False,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The message that a chat begins with.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of the reply; by default until the caches are full.")] = None,
     budget: Annotated[
         str | None,
@@ -45,29 +49,26 @@ def generate(
     seed: Annotated[int | None, typer.Option(rich_help_panel="Sampling", min=0, help="The same one gives the same text.")] = None,
     help_all: HelpAll = False,
 ) -> None:
-    """Print text that follows a prompt, by a decoder's LIBRARY.
+    """Print text that follows a prompt, or chat, by LIBRARY.
 
-    It comes as it is computed; then stderr says how fast, and in how much memory.
+    Text comes as it is computed; after each reply stderr says how fast, how much was read, and in how much memory.
     """
     with exit_on_error(CANNOT_RUN):
+        if prompt is None and not chat:
+            raise InputError("there is nothing to reply to: give --prompt, or --chat")
+        if system is not None and not chat:
+            raise InputError("--system is for a --chat")
         from flexcomp.generation import Sampling, Text
         from flexcomp.runtime import load
 
-        sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, seed)
+        options = {
+            "max_tokens": max_tokens,
+            "stop": stop or [],
+            "sampling": Sampling(temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, seed),
+        }
         with load(library, budget, threads) as session:
             text = Text(session, tokenizer or library.resolve().parent)
-            begin, options = time.perf_counter(), {"stop": stop or [], "sampling": sampling}
-            if as_chat:
-                pieces = text.chat([{"role": "user", "content": prompt}], max_tokens, **options)
+            if chat:
+                converse(lambda messages: text.chat(messages, **options), session, system, prompt)
             else:
-                pieces = text.reply(prompt, max_tokens, **options)
-            for piece in pieces:
-                typer.echo(piece, nl=False)
-            typer.echo()
-            reply, stats = pieces.reply, session.stats()
-            later = time.perf_counter() - begin - reply.first_token_s
-            rate = f"{(len(reply.tokens) - 1) / later:.1f} tokens/s, " if len(reply.tokens) > 1 else ""
-            counts = f"{len(reply.tokens)} tokens after {reply.prompt_tokens}"
-            first = f"the first after {reply.first_token_s * 1e3:.0f} ms"
-            memory = f"{human_bytes(stats['arena_bytes'])} of memory"
-            typer.echo(f"{counts}, {first}, {rate}{memory}, ended by {reply.finish}", err=True)
+                say(text.reply(prompt, **options), session)

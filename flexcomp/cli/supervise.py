@@ -1,4 +1,4 @@
-"""Ctrl-C ends every command at once, without leftovers; a server is told, and finishes its requests in progress.
+"""Ctrl-C ends every command at once, without leftovers, but for two: a server finishes its requests in progress, a chat goes on.
 
 A build spends minutes inside single calls of C++, where no Python handler runs, and an exception in a callback
 arrives as an error of TVM's. So the command runs in a process of its own, which ignores the signal, and this one waits
@@ -31,7 +31,8 @@ _ENDING = {
     signal.SIGHUP: "the terminal was closed",
 }
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # options of prctl
-_JOURNAL, _LAST_WORDS, _PASSED_ON = "journal", "last-words", "passed-on"
+_JOURNAL, _LAST_WORDS, _PASSED_ON, _INTERRUPTIBLE = "journal", "last-words", "passed-on", "interruptible"
+INTERRUPTED = signal.SIGUSR1  # in the command's process, in the place of an interrupt that it takes itself
 # LOG(WARNING) of TVM: "[13:45:35] /workspace/src/topi/transform.cc:1: Warning: …".
 _WARNING = re.compile(rb"\[\d\d:\d\d:\d\d\] \S+:\d+: (Warning|Debug): ")
 _scratch: Path | None = None  # of the command, in its process
@@ -92,6 +93,12 @@ def pass_signals_on() -> None:
         (_scratch / _PASSED_ON).touch()
 
 
+def pass_interrupts_on() -> None:
+    """From now on an interrupt is INTERRUPTED in the command's process, which has a handler, and goes on."""
+    if _scratch is not None:
+        (_scratch / _INTERRUPTIBLE).touch()
+
+
 def _begin(scratch: Path, foreign_stderr: int) -> None:
     global _scratch
     _scratch = scratch
@@ -114,7 +121,9 @@ def _watch(child: int, woken: int, errors: int, scratch: Path) -> int:
             sources.remove(errors)
         signals = _signals(woken) if woken in ready else b""
         wanted = next((number for number in _ENDING if number in signals), None)
-        if wanted is not None and passed is None and (scratch / _PASSED_ON).exists():
+        if wanted == signal.SIGINT and (scratch / _INTERRUPTIBLE).exists():
+            os.kill(child, INTERRUPTED)
+        elif wanted is not None and passed is None and (scratch / _PASSED_ON).exists():
             os.kill(child, signal.SIGTERM)
             passed = wanted
         elif wanted is not None:

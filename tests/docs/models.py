@@ -28,8 +28,7 @@ def write(folder: Path) -> None:
     onnx.save(padded.masked_encoder(), folder / "masked_encoder.onnx")
     onnx.save(shaped.pictures(), folder / "detector_of_any_size.onnx")
     onnx.save(decoder(Form(), None), folder / "decoder.onnx")
-    (folder / "decoder").mkdir()
-    model_folder.write(folder / "decoder")
+    (folder / "decoder").symlink_to(model_folder.write_model(folder / "hub", Form(capacity=256)))
     onnx.save(_recurrent(), folder / "recurrent.onnx")
     onnx.save(_sensor(), folder / "sensor.onnx")
 

@@ -1,16 +1,12 @@
-"""A decoder out of a hub's folder, as a library with its tokenizer, built once."""
+"""Sessions of a decoder, and an oracle for it."""
 
 import numpy as np
 import onnxruntime
 import pytest
 
 import flexcomp
-from flexcomp.compiler import read_model_folder
 from tests.exporters.genai import DEPTH, SHARED, Form, decoder
-from tests.generation import model_folder
-
-FORM = Form(layers=2, capacity=128)
-SIZES = [1, 4, 8]
+from tests.generation.decoders import FORM
 
 
 def caches(form: Form) -> dict[str, str]:
@@ -18,20 +14,8 @@ def caches(form: Form) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def hub(tmp_path_factory):
-    """The snapshot in a hub's cache."""
-    return model_folder.write_model(tmp_path_factory.mktemp("hub"), FORM)
-
-
-@pytest.fixture(scope="session")
-def library(hub, tmp_path_factory):
-    path, found = tmp_path_factory.mktemp("generation") / "decoder.so", read_model_folder(hub)
-    shapes = dict.fromkeys(found.shapes, SIZES)
-    flexcomp.build(
-        found.model, input_shapes=found.input_shapes, shapes=shapes, state=found.state, threads=1, probe=False
-    ).export_library(path)
-    found.copy_texts(path.parent)
-    return path
+def library(decoder_library):
+    return decoder_library
 
 
 @pytest.fixture(params=["min", "all"])

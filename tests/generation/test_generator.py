@@ -8,7 +8,7 @@ from flexcomp import Generator, Sampling
 from flexcomp.errors import CancelledError, InputError
 from tests.exporters.genai import VOCABULARY
 
-from .conftest import FORM, SIZES
+from .decoders import FORM, SIZES
 
 RNG = np.random.default_rng(4)
 
@@ -94,7 +94,7 @@ def test_the_same_seed_gives_the_same_reply(session):
     [
         ([], {}, "at least one token"),
         ([VOCABULARY], {}, "from 0 to 63"),
-        ([1] * (FORM.capacity + 1), {}, "129 tokens, and the caches 128 places"),
+        ([1] * (FORM.capacity + 1), {}, "2049 tokens, and the caches 2048 places"),
         ([1], {"max_tokens": 0}, "max_tokens"),
         ([1], {"max_tokens": "x"}, "max_tokens"),
         ([1.5], {}, "whole numbers from 0 to 63, not 1.5"),

@@ -105,7 +105,7 @@ def test_a_tokenizer_of_another_model(library, tmp_path, folder):
 
 
 def test_the_command(library, folder):
-    arguments = ["--prompt", "the cat", "--tokenizer", folder, "--max-tokens", "5", "--budget", "min", "--as-chat"]
+    arguments = ["--prompt", "the cat", "--tokenizer", folder, "--max-tokens", "5", "--budget", "min", "--chat"]
     ended = calls.call("generate", library, *arguments)
     assert not ended.returncode and ended.stdout.endswith("\n") and "tokens after 10, the first after" in ended.stderr
     ended = calls.call("generate", library, "--prompt", "x", "--tokenizer", folder.parent)

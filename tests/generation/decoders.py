@@ -1,0 +1,22 @@
+"""A decoder out of a hub's folder, as a library with its tokenizer."""
+
+from pathlib import Path
+
+import flexcomp
+from flexcomp.compiler import read_model_folder
+from tests.exporters.genai import Form
+from tests.generation import model_folder
+
+FORM = Form(layers=2, capacity=2048)
+SIZES = [1, 4, 8]  # tokens that are taken at once
+
+
+def build(folder: Path) -> Path:
+    """The path of the library, with all files next to it."""
+    path, found = folder / "built" / "decoder.so", read_model_folder(model_folder.write_model(folder, FORM))
+    shapes = dict.fromkeys(found.shapes, SIZES)
+    flexcomp.build(
+        found.model, input_shapes=found.input_shapes, shapes=shapes, state=found.state, threads=1, probe=False
+    ).export_library(path)
+    found.copy_texts(path.parent)
+    return path
