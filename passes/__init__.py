@@ -23,6 +23,7 @@ from .narrow_weights import NarrowWeights
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
+from .quantise_activations import QuantiseActivations
 from .recognise_norms import RecogniseNorms
 from .reduce_broadcasts import ReduceBroadcasts
 from .share_panels import SharePanels
@@ -57,6 +58,7 @@ __all__ = [
     "NarrowWeights",
     "PlaceParts",
     "PretransformWeights",
+    "QuantiseActivations",
     "RecogniseNorms",
     "ReduceBroadcasts",
     "SharePanels",

@@ -21,6 +21,9 @@ ELEMENTWISE = {
     "silu": "silu", "tanh": "tanh", "exp": "exp", "erf": "erf", "gelu": "gelu", "round": "round",
 }  # fmt: skip
 
+# Converts rows of 8 bits (QuantiseActivations).
+FROM_BYTES = "flexcomp.from_bytes"
+
 # Anchor operators and the index of their weight operand.
 ANCHORS = {"conv2d": 1, "matmul": 1}
 
@@ -65,9 +68,12 @@ class _Reader:
 
     def _converts_parameter(self, binding: relax.VarBinding) -> bool:
         """Whether a binding only converts a parameter, which it then stands for."""
-        converts = operator(binding.value) == "astype" and binding.value.args[0] in self.index
+        value = binding.value
+        from_bytes = operator(value) == "call_pure_packed" and value.args[0].global_symbol == FROM_BYTES
+        source = value.args[1] if from_bytes else value.args[0] if operator(value) == "astype" else None
+        converts = source in self.index
         if converts:
-            self.index[binding.var] = self.index[binding.value.args[0]]
+            self.index[binding.var] = self.index[source]
         return converts
 
     def read(self) -> LayerReading:

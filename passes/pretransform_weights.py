@@ -210,7 +210,7 @@ def _parts(mod: tvm.IRModule) -> dict[relax.Var, int]:
 def data_shapes(spec: ConvSpec | MatmulSpec) -> list[tuple[int, ...]]:
     """The shapes in which a kernel sees its anchor's activations."""
     if isinstance(spec, ConvSpec):
-        return [(spec.batch, spec.height, spec.width, spec.in_channels)]
+        return [spec.x_shape]
     return [
         (1 if spec.left_shared else spec.batch, spec.m, spec.k),
         (1 if spec.right_shared else spec.batch, spec.k, spec.n),

@@ -9,7 +9,7 @@ from tvm import relax
 
 from ..schedules.operators.embedding import EmbeddingSpec, Interleaved
 from ..schedules.registry import Candidate, Machine
-from ..schedules.tiles.blocks import blocks_of
+from ..schedules.tiles.blocks import apart, blocks_of
 from .attributes import DTYPE, FETCH, VALUES_OF, WEIGHTS
 from .choose_kernels import chosen
 from .ir import bindings, operator, shape
@@ -29,7 +29,8 @@ class Tied:
 
     def spec(self, spec: EmbeddingSpec) -> EmbeddingSpec:
         """The embedding on the layer's panel."""
-        return replace(spec, interleaved=Interleaved.of(self.candidate.panel))
+        panel = self.candidate.panel
+        return replace(spec, kept=panel.kept, interleaved=Interleaved.of(panel))
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def _fits(spec: EmbeddingSpec, tied: Tied) -> bool:
     candidate, panel = tied.candidate, tied.candidate.panel
     if panel is None or panel.groups > 1 or panel.together > 1 or candidate.transform:
         return False
-    return (panel.group_channels, panel.taps, panel.kept) == (spec.rows, spec.width, spec.kept) and panel.block <= spec.rows
+    kept = apart(panel.kept)
+    return (panel.group_channels, panel.taps, kept) == (spec.rows, spec.width, spec.kept) and panel.block <= spec.rows
 
 
 def _rows_of(panel: relax.Var, spec: EmbeddingSpec, values: dict) -> _Source:

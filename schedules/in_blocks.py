@@ -174,7 +174,7 @@ def _family(of_one_row: bool, **more: object) -> Family:
     """One of the two, with its part of the layers."""
 
     def of(offer):
-        able = lambda spec: blocks_of(spec.weights) is not None and _is_row(spec) == of_one_row  # noqa: E731
+        able = lambda spec: blocks_of(spec.weights).together == 1 and _is_row(spec) == of_one_row  # noqa: E731
         return lambda spec, unit: offer(spec, unit) if able(spec) else ()
 
     return Family(_NAMES[of_one_row], ConvSpec, of(_candidates), of(_trials), in_blocks=True, **more)

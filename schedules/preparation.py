@@ -220,5 +220,8 @@ class _Emitter:
 
         with T.serial(target.count) as block:
             copy(form.scale_nbytes, source.scale_at(at, block), target.scale_at(self.at, block))
-        with T.serial(form.zero_rows(target.taps) + form.rows(target.taps)) as row:
-            copy(1, at + (source.zero_row + row) * source.stride, self.at + (target.zero_row + row) * target.stride)
+        bytes_of = [(1, source.zero_row, target.zero_row, form.zero_rows(target.taps))]
+        bytes_of += [(form.together, source.tap_row, target.tap_row, form.tap_rows(target.taps))]
+        for width, given, made, rows in bytes_of:
+            with T.serial(rows // width) as row:
+                copy(width, at + (given + row * width) * source.stride, self.at + (made + row * width) * target.stride)

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 
-from . import depthwise, direct, grouped, in_blocks, matmul
+from . import byte_products, depthwise, direct, grouped, in_blocks, matmul
 from .cuda import families as cuda
 from .cuda.unit import Gpu
 from .family import Candidate, Family
@@ -31,6 +31,8 @@ FAMILIES: tuple[Family, ...] = (
     integer.FAMILY,
     in_blocks.FAMILY,
     in_blocks.ONE_ROW,
+    byte_products.FAMILY,
+    byte_products.ONE_ROW,
     matmul.FAMILY,
     recurrent.FAMILY,
     *cuda.FAMILIES,

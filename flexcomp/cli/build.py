@@ -134,6 +134,7 @@ def build(
         known_option(
             ARITHMETICS,
             "The numbers that layers multiply and activations hold: float16 on AArch64 with half precision; "
+            "int8 for weights in blocks, with activations rounded to 8 bits; "
             "auto keeps float32 where outputs would differ by more than --max-error",
         ),
     ] = DEFAULT_ARITHMETIC,
@@ -213,14 +214,13 @@ def build(
     with exit_on_error(CANNOT_BUILD):
         from flexcomp import build as compile_model
         from flexcomp.compiler import require_linker
-        from flexcomp.device import require_supported, resolve_target, with_float16, with_tf32
+        from flexcomp.device import require_supported, resolve_target, with_arithmetic, with_tf32
 
         resolved = resolve_target(target)
         require_supported(resolved)
         if tf32:
             with_tf32(resolved)
-        if arithmetic != "float32":
-            with_float16(resolved)
+        with_arithmetic(resolved, arithmetic)
         if (note := require_linker(resolved)) is not None:
             typer.echo(f"{model.name}: {note}", err=True)
 

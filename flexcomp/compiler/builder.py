@@ -19,7 +19,7 @@ from flexcomp.device import (
     guessed_profile,
     require_supported,
     resolve_target,
-    with_float16,
+    with_arithmetic,
     with_tf32,
 )
 from flexcomp.errors import InputError
@@ -179,8 +179,7 @@ def prepare_shapes(
     require_supported(resolved)
     if options.gpu.tf32:
         resolved = with_tf32(resolved)
-    if options.weights.arithmetic != "float32":
-        resolved = with_float16(resolved)
+    resolved = with_arithmetic(resolved, options.weights.arithmetic)
     compiling = compiler or KernelCompiler(KernelCache() if cache else None)
     compiling.require(resolved)
     profile = machine.profile or guessed_profile(resolved)

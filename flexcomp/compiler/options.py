@@ -74,7 +74,7 @@ class Weights:
             object.__setattr__(self, "max_error", checked_max_error(most))
         object.__setattr__(self, "calibration", read_inputs(self.calibration))
         checked_name(self.store, STORES, "store")
-        if self.arithmetic != "float32":
+        if self.arithmetic in ("float16", "auto"):
             self._require_half()
 
     @property

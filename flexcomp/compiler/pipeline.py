@@ -29,6 +29,7 @@ from flexcomp.passes import (
     NarrowWeights,
     PlaceParts,
     PretransformWeights,
+    QuantiseActivations,
     RecogniseNorms,
     ReduceBroadcasts,
     SharePanels,
@@ -94,7 +95,7 @@ def fuse(
     With `rounded_for`, float32 is rounded where that machine would have float16.
     """
     narrow = NarrowActivations(unit) if rounded_for is None else NarrowActivations(rounded_for, rounded=True)
-    return [FuseLayers(weight_type), narrow, PlaceParts(), ShareWeights(), SharePanels()]
+    return [FuseLayers(weight_type), narrow, QuantiseActivations(unit), PlaceParts(), ShareWeights(), SharePanels()]
 
 
 def choose(

@@ -7,7 +7,7 @@ from flexcomp.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
-    target="CompileTarget checked_threads require_supported resolve_target with_float16 with_tf32",
+    target="CompileTarget checked_threads require_supported resolve_target with_arithmetic with_tf32",
     profile="DelayModel DeviceProfile FamilyRate KernelTime default_profile family guessed_overhead_s kernel_key load_profile "
     "rates_profile",
     guessed="guessed_profile",

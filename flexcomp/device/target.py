@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from flexcomp.program import MEMORY_UNIT, PAGE
 from flexcomp.schedules.cuda import Architecture
 from flexcomp.schedules.cuda.unit import Gpu
 from flexcomp.schedules.tiles.tile import VectorUnit
+
+_log = logging.getLogger(__name__)
 
 _ACCEPTED = (
     'accepted are "native", a string such as "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72 -num-cores=4", '
@@ -79,6 +82,7 @@ class CompileTarget:
     preset: Preset | None = None  # of a device given by name
     gpu: Architecture | None = None  # computes, if given; all else describes its host's CPU
     computes_half: bool = False  # kernels may compute in float16
+    computes_bytes: bool = False  # kernels may multiply weights in blocks by activations in 8 bits
 
     @property
     def known_cores(self) -> int | None:
@@ -108,13 +112,14 @@ class CompileTarget:
             spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
             return VectorUnit(
                 self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots,
-                looks_up=self.vector_width == 16,
+                looks_up=self.vector_width == 16, computes_bytes=self.computes_bytes,
             )  # fmt: skip
         core = CORES.get(self.tvm_target.attrs.get("mcpu"))
         fmas = core.independent_fmas if core else _INDEPENDENT_FMAS
         return VectorUnit(
             self.vector_width, self.vector_registers, by_lane=True, independent_fmas=fmas, dots=self._dots,
             looks_up=core is None or core.fmas >= _LOOKS_UP_FROM, computes_half=self.computes_half,
+            computes_bytes=self.computes_bytes,
         )  # fmt: skip
 
     @property
@@ -172,8 +177,14 @@ def with_tf32(target: CompileTarget) -> CompileTarget:
     return replace(target, gpu=replace(target.gpu, tf32=True))
 
 
-def with_float16(target: CompileTarget) -> CompileTarget:
-    """A target whose kernels may compute in float16. Raises InputError where none can."""
+def with_arithmetic(target: CompileTarget, arithmetic: str) -> CompileTarget:
+    """A target whose kernels may compute in a type, as `build` takes it. Raises InputError where none can."""
+    if arithmetic == "float32":
+        return target
+    return _with_bytes(target) if arithmetic == "int8" else _with_float16(target)
+
+
+def _with_float16(target: CompileTarget) -> CompileTarget:
     if target.gpu or target.arch != "aarch64":
         who = "a GPU computes" if target.gpu else f"{target.arch} computes"
         raise InputError(f"arithmetic='float16' is for AArch64, and {who} ({target}): leave arithmetic at 'float32'")
@@ -183,6 +194,19 @@ def with_float16(target: CompileTarget) -> CompileTarget:
             "'float32', or name a core that has it, such as -mcpu=cortex-a55 or cortex-a76, or -mattr=+fullfp16"
         )
     return replace(target, computes_half=True)
+
+
+def _with_bytes(target: CompileTarget) -> CompileTarget:
+    """The target itself, with a warning, where the CPU has no instruction for products of bytes."""
+    if target.gpu:
+        raise InputError(f"arithmetic='int8' is for CPUs, and a GPU computes ({target}): leave arithmetic at 'float32'")
+    if not target.vector_unit.dots:
+        _log.warning(
+            "arithmetic='int8' needs dot products of integers (AVX2, AVX-512 VNNI, +dotprod), which the target lacks (%s): "
+            "all layers are computed in float32", target,
+        )  # fmt: skip
+        return target
+    return replace(target, computes_bytes=True)
 
 
 def checked_threads(threads: int | None) -> int | None:

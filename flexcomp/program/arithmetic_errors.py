@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 
 from flexcomp.errors import ArtifactError
@@ -24,7 +25,7 @@ from .program import Layer, Program
 
 KEY = "arithmetic"
 _RANGE = "range"
-_HALF = ", computed in float16"  # as schedules/tiles/spec.py describes such a layer
+_COMPUTED = re.compile(r", computed in (float16|int8)$")  # as schedules/tiles/spec.py describes such a layer
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ def read(program: Program) -> ArithmeticErrors | None:
 
 
 def computed_in(layer: Layer) -> str | None:
-    """What a layer with weights multiplies: "float16", or "float32"; None without weights."""
+    """What a layer with weights multiplies: "float16", "int8" in blocks, or "float32"; None without weights."""
     if layer.weights is None:
         return None
-    return "float16" if layer.description.endswith(_HALF) else "float32"
+    found = _COMPUTED.search(layer.description)
+    return found[1] if found else "float32"
 
 
 def _error(error: object) -> float | None:

@@ -75,7 +75,7 @@ class EmbeddingSpec:
     def scale(self) -> int:
         """Elements in front of a row that are the bits of its scale; interleaved rows have their scales elsewhere."""
         if self.form:
-            return self.columns - self.form.rows(self.width)
+            return self.columns - self.form.tap_rows(self.width)
         return 4 // WEIGHT_DTYPES[self.dtype] if is_scaled(self.kept) else 0
 
     @property
@@ -122,7 +122,8 @@ class EmbeddingSpec:
         if form := self.form:
             scales, first = 4 * self.interleaved.scale * lanes, self.interleaved.first * lanes
             zeros = (first - form.zero_rows(self.width) * lanes, 1, form.zero_rows(self.width))
-            parts = [(scales, form.scale_nbytes, form.count(self.width)), zeros, (first, 1, form.rows(self.width))]
+            weights = (first, form.together, form.tap_rows(self.width) // form.together)
+            parts = [(scales, form.scale_nbytes, form.count(self.width)), zeros, weights]
             return [part for part in parts if part[2]]
         scale = [(4 * self.interleaved.scale * lanes, 4, 1)] if self.scale else []
         return [*scale, (size * self.interleaved.first * lanes, size, self.width)]

@@ -11,13 +11,19 @@ q and zero are signed integers of `bits` bits, scales float16 or float32; the la
                     weights                                         8 bits: int8[taps, block]; 4 bits: int8[taps / 2, block],
                                                                     an even tap in the low half and the next in the high half
                     zero padding
+
+Where a kernel multiplies `together` taps of a channel at once, as integers, these are neighbours in a word of as many bytes:
+
+    weights             8 bits: int8[taps / together, block, together]
+                        4 bits: uint8[taps / together / 2, block, together], the first taps in the low halves and the next in the
+                        high halves, each 8 more than its integer
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,9 +31,10 @@ import numpy as np
 INT4 = "int4"
 _SIZE = 32
 _MOST = 7  # of 4 bits, symmetric
-_FORM = re.compile(r"int(4|8) in blocks of (\d+), (float16|float32) scales(, zero points)?")
+_FORM = re.compile(r"int(4|8) in blocks of (\d+), (float16|float32) scales(, zero points)?(?:, (4|8) together)?")
 _SCALE_NBYTES = {"float16": 2, "float32": 4}
 _HALF = 4  # bits, of a byte
+BIAS = 8  # by which integers of 4 bits are stored larger where taps are together
 
 
 @dataclass(frozen=True)
@@ -38,9 +45,11 @@ class Blocks:
     size: int  # weights of a block; even
     scales: str  # float16 or float32
     has_zeros: bool
+    together: int = 1  # taps of a channel that are neighbours
 
     def __str__(self) -> str:
-        return f"int{self.bits} in blocks of {self.size}, {self.scales} scales" + (", zero points" if self.has_zeros else "")
+        text = f"int{self.bits} in blocks of {self.size}, {self.scales} scales" + (", zero points" if self.has_zeros else "")
+        return text + (f", {self.together} together" if self.together > 1 else "")
 
     @property
     def scale_nbytes(self) -> int:
@@ -63,9 +72,18 @@ class Blocks:
         """Rows of bytes that zero points take."""
         return self.rows(self.count(taps)) if self.has_zeros else 0
 
+    @property
+    def word_taps(self) -> int:
+        """Taps of a channel in a word: the least that its bytes hold."""
+        return self.together * 8 // self.bits
+
+    def tap_rows(self, taps: int) -> int:
+        """Rows of bytes that weights take."""
+        return math.ceil(taps / self.word_taps) * self.together
+
     def row_nbytes(self, taps: int) -> int:
         """Bytes of a channel: scales, zero points and weights."""
-        return self.scale_rows(taps) + self.zero_rows(taps) + self.rows(taps)
+        return self.scale_rows(taps) + self.zero_rows(taps) + self.tap_rows(taps)
 
     def rows(self, integers: int) -> int:
         """Rows of bytes that so many integers of a channel take."""
@@ -79,7 +97,16 @@ INT4_FORM = str(Blocks(4, _SIZE, "float16", has_zeros=False))
 def blocks_of(kept: str) -> Blocks | None:
     """The blocks of a type of kept weights; None if it has none."""
     found = _FORM.fullmatch(kept)
-    return Blocks(int(found[1]), int(found[2]), found[3], found[4] is not None) if found else None
+    if not found:
+        return None
+    bits, size, scales, zeros, together = found.groups()
+    return Blocks(int(bits), int(size), scales, zeros is not None, int(together or 1))
+
+
+def apart(kept: str) -> str:
+    """The type of kept weights without taps together: that of the same values."""
+    form = blocks_of(kept)
+    return str(replace(form, together=1)) if form else kept
 
 
 def exact(q: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, size: int, *, float16: bool = True) -> Blocks | None:
@@ -162,7 +189,7 @@ def pack(
     panel = np.zeros((len(q), rows, q.shape[2]), np.int8)
     parts = [_bytes(head.astype(np.float32)), _bytes(scales.astype(form.scales))]
     parts += [_integers(zeros, less, form.bits)] if form.has_zeros else []
-    parts.append(_integers(q, less, form.bits))
+    parts.append(_integers(q, less, form.bits) if form.together == 1 else _words(q, less, form))
     packed = np.concatenate(parts, axis=1)
     panel[:, : packed.shape[1]] = packed
     return panel
@@ -182,6 +209,18 @@ def _bytes(values: np.ndarray) -> np.ndarray:
     """Rows of wider elements [blocks, rows, block] as rows of bytes."""
     blocks, _, block = values.shape
     return np.ascontiguousarray(values).view(np.int8).reshape(blocks, -1, block)
+
+
+def _words(values: np.ndarray, less: int, form: Blocks) -> np.ndarray:
+    """Integers [blocks, taps, block] less an offset, those of a word together, as rows of bytes."""
+    signed = (values.astype(np.int16) - less).astype(np.int8)
+    blocks, taps, block = signed.shape
+    signed = np.pad(signed, ((0, 0), (0, -taps % form.word_taps), (0, 0)))
+    if form.bits == 4:
+        halves = (signed + BIAS).view(np.uint8).reshape(blocks, -1, 2, form.together, block)
+        signed = (halves[:, :, 0] | (halves[:, :, 1] << _HALF)).view(np.int8)
+    words = signed.reshape(blocks, -1, form.together, block).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(words).reshape(blocks, -1, block)
 
 
 def _integers(values: np.ndarray, less: int, bits: int) -> np.ndarray:

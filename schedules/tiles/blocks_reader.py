@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from . import nibbles
-from .blocks import Blocks
+from .blocks import BIAS, Blocks
 from .emit import spread, vector
 from .panel import Panel
 from .panel_reader import PanelReader, vector_type
@@ -68,7 +68,9 @@ class BlockedLanes:
 
     def pair(self, at, tap, start, lanes: int, zeros: tirx.Expr | None) -> tuple[tirx.Expr, tirx.Expr]:
         """The integers of an even tap and of the next one, less the zero points of their block, float32."""
-        if self.form.bits == 8:
+        if self.form.together > 1:
+            low, high = (self._of_word(at, tap + i, start, lanes) for i in range(2))
+        elif self.form.bits == 8:
             low, high = (_wide(self._bytes(at, self.tap_row + tap + i, start, lanes), lanes) for i in range(2))
         else:
             low, high = nibbles.shifted(T.bind(self._bytes(at, self.tap_row + tap // 2, start, lanes)), lanes)
@@ -86,6 +88,18 @@ class BlockedLanes:
         load = lambda first, count: self.buffer[vector(row + first, count)]  # noqa: E731
         for start, lanes, (low, high) in nibbles.floats(load, pieces, unit):
             yield start, lanes, (_less(low, zeros[start]), _less(high, zeros[start]))
+
+    def _of_word(self, at, tap, lane, lanes: int) -> tirx.Expr:
+        """The integer of a tap of a channel that lies in a word of several."""
+        assert lanes == 1, "words of neighbouring channels are read as they are"
+        form = self.form
+        group = tap // form.together
+        word = group if form.bits == 8 else group // 2
+        row = (self.tap_row + word * form.together) * self.stride
+        value = T.Cast("int32", self.buffer[at + row + lane * form.together + tap % form.together])
+        if form.bits == 8:
+            return _wide(value, 1)
+        return _wide(((value >> (group % 2 * _HIGH)) & 15) - BIAS, 1)
 
     def _bytes(self, at, row, start, lanes: int) -> tirx.Expr:
         """A row of bytes, as int32."""

@@ -21,7 +21,7 @@ from .spec import ConvSpec
 class Operands:
     """The operands of a kernel: every buffer in one dimension, and the blocks of the step."""
 
-    x: tirx.Buffer  # the input, [batch, height, width, in_channels]
+    x: tirx.Buffer  # the input, [batch, height, width, in_channels], or rows in 8 bits
     tensors: list[tirx.Buffer]  # of the epilogue, [batch, out_height, out_width, out_channels] each
     panel: PanelReader  # of blocks [first, first + count)
     first: tirx.Expr  # int32
@@ -40,19 +40,18 @@ def layer_function(
 ) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y, scratch…), whose body `emit` emits.
 
-    x is spec.dtype[batch, height, width, in_channels], y and the tensors spec.dtype[batch, out_height, out_width,
+    x is spec.x_dtype[spec.x_shape], y and the tensors spec.dtype[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; `scratch` are shapes of float32.
     If the result has a place in a tensor, y is that tensor, and elements outside of the place are left alone.
     With `in_place` y may be one of the tensors: nothing tells LLVM that buffers are distinct.
     """
-    in_shape = (spec.batch, spec.height, spec.width, spec.in_channels)
     assert not (spec.place and spec.tensors), "tensors of an epilogue lie where the result does"
     with IRBuilder() as builder:
         with T.prim_func():
             T.func_name("main")
             if not in_place:
                 T.func_attr({"tirx.noalias": True})
-            x = T.arg("x", T.buffer(in_shape, spec.dtype))
+            x = T.arg("x", T.buffer(spec.x_shape, spec.x_dtype))
             tensors = [T.arg(f"t{i}", T.buffer(spec.out_shape, spec.dtype)) for i in range(spec.tensors)]
             weights = T.arg("panel", T.buffer(panel.shape, panel.dtype))
             first = T.arg("first", T.int64())
@@ -60,7 +59,7 @@ def layer_function(
             y = T.arg("y", T.buffer(spec.y_shape, spec.dtype))
             room = [T.arg(f"s{i}", T.buffer(shape, "float32")) for i, shape in enumerate(scratch)]
             operands = Operands(
-                x=flat(x, math.prod(in_shape), spec.dtype),
+                x=flat(x, math.prod(spec.x_shape), spec.x_dtype),
                 panel=reader(panel, flat(weights, math.prod(panel.shape), panel.dtype), spec.dtype),
                 y=flat(y, math.prod(spec.y_shape), spec.dtype),
                 tensors=[flat(t, math.prod(spec.out_shape), spec.dtype) for t in tensors],

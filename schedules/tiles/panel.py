@@ -95,7 +95,7 @@ class Panel:
 
     @property
     def rows(self) -> int:
-        taps = self.in_blocks.rows(self.taps) if self.in_blocks else self.taps
+        taps = self.in_blocks.tap_rows(self.taps) if self.in_blocks else self.taps
         rows = self.first_tap + taps + (0 if self.narrow else self.vectors)
         unit = _ALIGN // math.gcd(_ALIGN, self.block * self.itemsize)
         return math.ceil(rows / unit) * unit

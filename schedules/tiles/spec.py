@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .blocks import apart, blocks_of
+from .byte_rows import ByteRows
 from .epilogue import IDENTITY, Epilogue, operands
 from .epilogue_names import describe
 from .first_taps import FirstTaps
@@ -47,6 +49,27 @@ class ConvSpec:
     def widens(self) -> bool:
         """Whether weights have another type than the factors that are made of them."""
         return self.weights not in ("float32", self.dtype)
+
+    @property
+    def bytes_in(self) -> ByteRows | None:
+        """The layout of the input, if its rows are in 8 bits, as weights in blocks want whose taps are together."""
+        form = blocks_of(self.weights)
+        return ByteRows(self.in_channels, form.size) if form and form.together > 1 else None
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of the tensor that the kernel reads as its input."""
+        columns = self.bytes_in.nbytes if self.bytes_in else self.in_channels
+        return (self.batch, self.height, self.width, columns)
+
+    @property
+    def computed_in(self) -> str:
+        """The type of the factors."""
+        return "int8" if self.bytes_in else self.dtype
+
+    @property
+    def x_dtype(self) -> str:
+        return "int8" if self.bytes_in else self.dtype
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -131,8 +154,8 @@ class ConvSpec:
             f"{kernel} {self.in_channels}→{self.out_channels} @ {self.out_height}×{self.out_width}{extra}"
             + (f" +{epilogue}" if epilogue else "")
             + (f" into {self.place}" if self.place else "")
-            + (f", {self.weights}" if self.widens else "")
-            + (f", computed in {self.dtype}" if self.dtype != "float32" else "")
+            + (f", {apart(self.weights)}" if self.widens else "")
+            + (f", computed in {self.computed_in}" if self.computed_in != "float32" else "")
         )
 
 

@@ -20,7 +20,7 @@ from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from benchmarks.networks.graph import Graph
 from flexcomp.runtime import runner
 
-from ..operators.blocks import several
+from ..operators.blocks import rounded_product, several
 from ..operators.recurrent import Case, together
 from .emulator import emulated, needs_emulator
 
@@ -153,6 +153,27 @@ def test_weights_in_blocks(target, cpu, tmp_path):
         for made, want in zip(model.graph.output, wanted, strict=True):
             found = np.load(runner.output_file(out, made.name))
             np.testing.assert_allclose(found, want, rtol=0, atol=1.5e-6 * abs(want).max())
+
+
+@pytest.mark.parametrize("target", ["raspberry-pi-5"])
+def test_products_of_bytes(target, tmp_path):
+    """Activations in 8 bits: one row, few and many, at two budgets."""
+    layers = ((1, (50, 80), 32, 4, True), (5, (48, 64), 16, 8, True), (40, (48, 150), 64, 4, False), (1, (24, 96), 32, 8, False))
+    model, inputs = several(layers)
+    for name, value in inputs.items():
+        np.save(tmp_path / f"{name}.npy", value)
+    artifact = flexcomp.build(model, target=target, kernels="fastest", arithmetic="int8", progress=False)
+    assert {"bytegemv", "bytegemm"} <= {layer.implementation.split()[0] for layer in artifact.program.layers}
+    artifact.export_library(tmp_path / "bytes.so")
+    files = {name: tmp_path / f"{name}.npy" for name in inputs}
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for budget in ("min", "1.0"):
+        out = tmp_path / budget
+        runner.run(tmp_path / "bytes.so", budget=budget, inputs=files, output_dir=out, emulator=emulated("-cpu", "max"))
+        for number, (_, sizes, block, bits, _) in enumerate(layers):
+            found = np.load(runner.output_file(out, f"y{number}"))
+            want = rounded_product(inputs[f"x{number}"], constants, f"y{number}", sizes, block, bits)
+            np.testing.assert_allclose(found, want, rtol=0, atol=4e-7 * abs(want).max())
 
 
 def _kept_nodes(model: onnx.ModelProto) -> set[str]:

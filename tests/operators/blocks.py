@@ -88,3 +88,25 @@ def several(layers, rows_of: tuple[int, int] = (3450, 160)) -> tuple[onnx.ModelP
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )  # fmt: skip
     return helper.make_model(made, opset_imports=DOMAINS, ir_version=10), inputs
+
+
+def rounded_product(
+    x: np.ndarray, weights: dict[str, np.ndarray], out: str, sizes: tuple[int, int], block: int, bits: int
+) -> np.ndarray:
+    """What `product` computes with activations in 8 bits: exact integers, and scales in float64."""
+    channels, inputs = sizes
+    blocks = -(-inputs // block)
+
+    def unpacked(values: np.ndarray, count: int) -> np.ndarray:
+        values = values.reshape(channels, -1)
+        values = np.stack([values & 15, values >> 4], axis=-1).reshape(channels, -1) if bits == 4 else values
+        return values[:, :count].astype("i8")
+
+    q = unpacked(weights[f"{out}_w"], blocks * block).reshape(channels, blocks, block)
+    zeros = unpacked(weights[f"{out}_o"], blocks) if f"{out}_o" in weights else np.full((channels, blocks), 1 << (bits - 1))
+    parts = np.pad(x, ((0, 0), (0, blocks * block - inputs))).reshape(len(x), blocks, block)
+    largest = abs(parts).max(axis=2, keepdims=True)
+    back = np.where(largest > 0, F32(127) / np.where(largest > 0, largest, F32(1)), F32(0)).astype("f4")
+    integers, scales = np.rint(parts.astype("f8") * back).astype("i8"), (largest[..., 0] / F32(127)).astype("f8")
+    sums = np.einsum("mbk,nbk->mnb", integers, q - zeros[..., None])
+    return (sums * scales[:, None] * weights[f"{out}_s"].reshape(channels, blocks).astype("f8")).sum(axis=2)

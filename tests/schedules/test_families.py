@@ -37,6 +37,8 @@ LAYERS = (
     ConvSpec(1, 1, 1, 256, 256),
     ConvSpec(1, 1, 1, 256, 256, weights="int4 in blocks of 32, float16 scales"),
     ConvSpec(1, 1, 40, 256, 256, weights="int8 in blocks of 64, float32 scales, zero points"),
+    ConvSpec(1, 1, 1, 256, 256, weights="int4 in blocks of 32, float16 scales, 4 together"),
+    ConvSpec(1, 1, 40, 256, 256, weights="int8 in blocks of 64, float32 scales, zero points, 4 together"),
     MatmulSpec(2, 9, 24, 16),
     RecurrentSpec("GRU", 3, 1, 16, 1, 0, False, (("sigmoid", 0.0, 0.0), ("tanh", 0.0, 0.0))),
 )
