@@ -1,7 +1,7 @@
 """Rows of activations in 8 bits (`../tiles/byte_rows.py`): one kernel for all layers that multiply the same rows.
 
 Rounding adds 3 · 2^22 to products of at most 127, in one multiply-add: the float32 ends in the integer that is nearest to the
-exact product, ties to even. A block with an infinite number or with none has a scale that is the same, so its products are no numbers.
+exact product, ties to even. A block with a number that is infinite or none has such a scale, so its products are no numbers.
 """
 
 from __future__ import annotations

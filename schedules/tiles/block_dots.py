@@ -1,4 +1,4 @@
-"""Sums of products of 8 bits over a part of a block of inputs: words of weights (`blocks.py`) times those of rows (`byte_rows.py`).
+"""Sums of products of 8 bits over a part of a block: words of weights (`blocks.py`) times those of rows (`byte_rows.py`).
 
     vpdpbusd     x86 with AVX-512 VNNI or AVX-VNNI: weights unsigned, those of 8 bits 128 more than their integers
     vpmaddubsw   x86 with AVX2: weights of 4 bits unsigned, eight sums of two in 16 bits, at most 8 · 2 · 15 · 127 < 2^15;

@@ -12,7 +12,7 @@ from flexcomp.errors import InputError
 
 from .blocks import graph, product, rounded_product
 from .networks import node
-from .test_weights_in_blocks import implementations
+from .test_weights_in_blocks import implementations, tied
 
 
 def built(model: onnx.ModelProto, **options) -> flexcomp.Artifact:
@@ -142,6 +142,18 @@ def test_float_weights_that_are_rounded_to_blocks():
     assert layer.description.endswith(", int4 in blocks of 32, float16 scales, computed in int8")
     want = outputs(built(model, weights="int4", arithmetic="float32"), x)
     np.testing.assert_allclose(outputs(artifact, x), want, rtol=0, atol=2e-2 * abs(want).max())
+
+
+def test_a_table_of_an_embedding_and_a_head_is_stored_once(tmp_path):
+    model, ids = tied()
+    artifact = built(model)
+    assert {"rows", "rows in 8 bits", "bytegemv"} <= implementations(artifact), "the row is fetched from the head's panel"
+    artifact.export_library(tmp_path / "m.so")
+    constants = sum(len(tensor.raw_data) for tensor in model.graph.initializer) // 2
+    assert (tmp_path / "m.weights").stat().st_size <= 1.03 * constants
+    for budget in ("min", None):
+        want = at_level_4(model, ids)  # numbers of a row in 4 bits often lie between two of 8
+        np.testing.assert_allclose(outputs(artifact, ids, budget), want, rtol=0, atol=2e-3 * abs(want).max())
 
 
 def test_processors_without_the_instructions_compute_in_float32(caplog):

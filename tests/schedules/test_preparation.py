@@ -42,7 +42,7 @@ def in_blocks(weights: np.ndarray, vectors: np.ndarray, panel: Panel) -> np.ndar
 def bare(panel: Panel, array: np.ndarray) -> np.ndarray:
     """What kernels read of a panel: all but rows of padding."""
     if panel.in_blocks:
-        return array[:, : panel.first_tap + panel.in_blocks.rows(panel.taps)]
+        return array[:, : panel.first_tap + panel.in_blocks.tap_rows(panel.taps)]
     end = panel.first_tap + panel.taps + (0 if panel.narrow else panel.vectors)
     return array[:, :end]
 
@@ -70,7 +70,10 @@ def of_integers(out: int, block: int, wanted: int, vectors: int, lowest: int = 0
 
 
 NARROW = ("float16", "bfloat16", "int8", SCALED_BFLOAT16)
-IN_BLOCKS = ("int4 in blocks of 16, float16 scales, zero points", "int8 in blocks of 32, float32 scales")
+IN_BLOCKS = (
+    "int4 in blocks of 16, float16 scales, zero points", "int8 in blocks of 32, float32 scales",
+    "int4 in blocks of 16, float16 scales, zero points, 4 together",
+)  # fmt: skip
 CASES = [
     *((f"winograd {t.m}", transformed(t, 96, 48, 5, (3, 3), "float32")) for t in WINOGRAD),
     *((f"line {t.axes}", transformed(t, 64, 16, 3, (t.r, 1) if t.axes[0] else (1, t.r), "float32")) for t in LINES),

@@ -26,7 +26,7 @@ from benchmarks.lab.arm.assembly import Loop, cycles, find_llvm_mca, loops
 from benchmarks.results import Results, Table, json_option
 from flexcomp.compiler.known import ARITHMETICS
 from flexcomp.compiler.machine_code import compile_module
-from flexcomp.device.target import resolve_target, with_float16
+from flexcomp.device.target import resolve_target, with_arithmetic
 from flexcomp.schedules import widened
 from flexcomp.schedules.depthwise import ChannelEmitter
 from flexcomp.schedules.registry import Candidate, candidates
@@ -158,8 +158,8 @@ class Result:
 
 def measure(layer: str, spec: ConvSpec | MatmulSpec, wanted: str, preset: str, mca: str) -> Result:
     """Compile the layer's kernel that is called `wanted`, the one with the least work if there are several."""
-    half = getattr(spec, "dtype", "float32") == "float16"
-    target, core = (with_float16 if half else lambda target: target)(resolve_target(preset)), {**CORES, **WITH_HALF}[preset]
+    arithmetic = getattr(spec, "dtype", "float32")
+    target, core = with_arithmetic(resolve_target(preset), arithmetic), {**CORES, **WITH_HALF}[preset]
     offered = [c for c in candidates(spec, target.vector_unit) if str(c).startswith(wanted)]
     candidate = min(offered, key=lambda c: c.work)
     with target.tvm_target:

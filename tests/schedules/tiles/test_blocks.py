@@ -38,7 +38,7 @@ def test_scales_keep_all_their_bits():
     assert exact(q, ONES, None, 33) is None, "pairs of a block share bytes"
 
 
-@pytest.mark.parametrize("form", [Blocks(4, 32, "float16", False), Blocks(8, 128, "float32", True)])
+@pytest.mark.parametrize("form", [Blocks(4, 32, "float16", False), Blocks(8, 128, "float32", True, 4)])
 def test_a_form_is_a_type_of_kept_weights(form):
     assert blocks_of(str(form)) == form and element_type(str(form)) == "int8"
     assert blocks_of("int8") is None and blocks_of("float32") is None
@@ -67,6 +67,22 @@ def test_rows_of_a_panel(bits):
         low, high = (taps << 28).astype("i4") >> 28, taps >> 4
         taps = np.stack([low, high], 2).reshape(2, 40, 16)
     np.testing.assert_array_equal(taps, q.astype("i4") - half)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_words_of_a_panel(bits):
+    """Taps of a channel together, of two blocks of 16 channels: 40 inputs, the last word of 4 bits is full, too."""
+    form = Blocks(bits, 16, "float16", False, 4)
+    panel = Panel(1, 32, 16, 37, 0, str(form))
+    half = 1 << (bits - 1)
+    q = np.random.default_rng(0).integers(0, 2 * half, (2, 37, 16)).astype("u1")
+    packed = blocks.pack(np.zeros((2, 1, 16), "f4"), q, np.ones((2, 3, 16), "f4"), None, str(form), panel.rows)
+    assert packed.shape == panel.shape
+    words = packed[:, panel.first_tap : panel.first_tap + form.tap_rows(37)].reshape(2, -1, 16, 4).view("u1").astype("i4")
+    parts = np.stack([words & 15, words >> 4], 2) - blocks.BIAS if bits == 4 else words[:, :, None].astype("u1").view("i1")
+    taps = parts.transpose(0, 1, 2, 4, 3).reshape(2, -1, 16)
+    np.testing.assert_array_equal(taps[:, :37], q.astype("i4") - half)
+    assert not taps[:, 37:].any(), "the inputs beyond are zeros"
 
 
 def test_values_of_blocks():
