@@ -123,10 +123,12 @@ def build(
     `custom_operators`: operators of an ONNX model that flexcomp lacks, or is to compute in another way.
     `tf32`: a GPU from sm_80 on multiplies by its tensor cores in convolutions, dense layers and matrix products. Operands are
     rounded to ten bits of mantissa, and sums are float32.
-    `arithmetic`: "float32", or "float16" on AArch64 with half precision: layers multiply numbers of 16 bits, and activations
-    between them take half the memory. Inputs and outputs keep their types. Weights are float16, too; layers that `weights` keeps
-    as another type, or whose weights do not fit, compute in float32. With "auto" layers compute in float16 only as far as outputs
-    stay within `max_error` on the `calibration` inputs, as for weights; this machine measures that in float32, by rounding.
+    `arithmetic`: "float32"; "int8": layers whose weights are in blocks multiply activations that are rounded to 8 bits, with a
+    scale for each block of a row, where the processor has dot products of bytes; "float16" on AArch64 with half precision:
+    layers multiply numbers of 16 bits, and activations take half the memory. Inputs and outputs keep their types. Weights are
+    float16, too; layers that `weights` keeps as another type, or whose weights do not fit, compute in float32. With "auto" layers
+    compute in float16 only as far as outputs stay within `max_error` on the `calibration` inputs, as for weights; this machine
+    measures that in float32, by rounding.
     `progress(phase, done, total)` is called during the build; True or False show progress or not, by default in terminals and
     notebooks only. `cache`: machine code of kernels is shared with other builds, in the folder that FLEXCOMP_CACHE names or
     the user's folder for caches.

@@ -76,6 +76,8 @@ class Weights:
         checked_name(self.store, STORES, "store")
         if self.arithmetic in ("float16", "auto"):
             self._require_half()
+        if self.arithmetic == "int8" and self.types == "auto":
+            raise InputError("weights='auto' measures errors in float32, without those of arithmetic='int8': give one of the two")
 
     @property
     def measured(self) -> bool:

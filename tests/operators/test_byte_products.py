@@ -164,6 +164,11 @@ def test_processors_without_the_instructions_compute_in_float32(caplog):
     assert "all layers are computed in float32" in caplog.text
 
 
+def test_types_by_errors_are_of_float32():
+    with pytest.raises(InputError, match="weights='auto' measures errors in float32"):
+        built(graph([], np.zeros((1, 1), "f4"), {}), weights="auto")
+
+
 def test_gpus_have_none():
     made, weights = product(np.random.default_rng(9), "x", "y", (64, 64), 32, 4, False)
     with pytest.raises(InputError, match="arithmetic='int8' is for CPUs"):
