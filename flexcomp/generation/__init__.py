@@ -4,5 +4,6 @@ from flexcomp.generation.generator import Generator, Reply
 from flexcomp.generation.sampling import Sampling
 from flexcomp.generation.text import Text, TextReply
 from flexcomp.generation.tokenizer import FolderTokenizer
+from flexcomp.generation.turns import Turn, Turns
 
-__all__ = ["FolderTokenizer", "Generator", "Reply", "Sampling", "Text", "TextReply"]
+__all__ = ["FolderTokenizer", "Generator", "Reply", "Sampling", "Text", "TextReply", "Turn", "Turns"]

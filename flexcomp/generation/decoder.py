@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from flexcomp.errors import InputError
+from flexcomp.generation.caches import Owner, SavedCaches, common
 from flexcomp.generation.names import IDS, LOGITS, MASKS, PLACES, STARTS
 from flexcomp.runtime import Session, ShapeInfo, TensorInfo
 
@@ -16,11 +17,10 @@ _WAY_OUT = "build a decoder with inputs named as transformers names them, and wi
 class Decoder:
     """The caches of a session, and the tokens whose keys and values they hold. Nobody else may use the session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, saved_nbytes: int = 0) -> None:
         """Raises InputError for a library that is no decoder of one sequence."""
         self.session = session
         self.tokens: list[int] = []
-        self.reply: object = None  # the one that took them
         names = [port.name for port in session.inputs]
         found = [name for name in names if name in IDS]
         if len(found) != 1:
@@ -30,6 +30,8 @@ class Decoder:
         if strange := [name for name in names if name not in (*IDS, *MASKS, *PLACES, *STARTS)]:
             raise InputError(f"it is not known what the decoder's input {strange[0]!r} is: {_WAY_OUT}")
         self.capacity = self._capacity()
+        self.saved = SavedCaches(session, saved_nbytes)
+        self._owner: Owner | None = None  # the reply that took the tokens
         outputs = [port.name for port in session.outputs]
         if len(outputs) > 1 and LOGITS not in outputs:
             raise InputError(f"none of the outputs {', '.join(outputs)} is named {LOGITS!r}: {_WAY_OUT}")
@@ -41,7 +43,9 @@ class Decoder:
         self._gives_all = all(self._given(shape) == self._taken(shape) for shape in session.shapes)
 
     def _capacity(self) -> int:
-        caches = [port for port in self.session.states if len(port.shape) == 4]
+        caches = self.session.states
+        if strange := [port.name for port in caches if len(port.shape) != 4]:
+            raise InputError(f"the state {strange[0]!r} is no cache of keys or values, so prompts cannot go on from a part of it")
         extents = {port.shape[2] for port in caches}
         if not caches or len(extents) != 1:
             raise InputError(f"the library has {len(caches)} caches, with {sorted(extents)} places: {_WAY_OUT}")
@@ -64,25 +68,38 @@ class Decoder:
         extents = self._port(shape.outputs, self._logits).shape
         return extents[-2] if len(extents) == 3 else 1
 
-    def keep(self, count: int) -> None:
-        """Forget the tokens after the first `count`."""
-        del self.tokens[count:]
+    def turn_to(self, owner: Owner, sequence: Sequence[int]) -> None:
+        """Have the caches hold as many of the first tokens of `sequence` as are known, for a reply. Others' caches are saved."""
+        if owner is self._owner:
+            return
+        here = common(self.tokens, sequence)
+        entry, there = self.saved.find(sequence)
+        if here < len(self.tokens) or there > here:
+            self.saved.save(self.tokens, self._owner, wanted=entry if there > here else None)
+        if entry is not None and there > here and self.saved.restore(entry, there):
+            self.tokens = entry.tokens[:there]
+        else:
+            del self.tokens[here:]
+        self._owner = owner
 
-    def extend(self, tokens: Sequence[int]) -> np.ndarray:
-        """Take one or more tokens; the logits [vocabulary] of the next. Raises InputError for tokens that have no room."""
-        if len(self.tokens) + len(tokens) > self.capacity:
-            raise InputError(
-                f"{len(tokens)} tokens after {len(self.tokens)} are more than the {self.capacity} places of the caches: give "
-                "fewer, or build the decoder with larger caches"
-            )
-        rest = list(tokens)
-        while rest:
-            size = self._size(len(rest))
-            piece, rest = rest[:size], rest[size:]
-            found = self.session.run(dict(self._inputs(piece, size)))[self._logits]
-            self.tokens += piece
-            rows = found.reshape(-1, self.vocabulary)
-        return rows[len(piece) - 1 if self._gives_all else -1]
+    def require_room(self, count: int) -> None:
+        """Raise InputError unless the caches have places for so many tokens."""
+        if count > self.capacity:
+            raise InputError(f"the prompt has {count} tokens, and the caches {self.capacity} places: shorten it")
+
+    def advance(self, sequence: Sequence[int]) -> np.ndarray | None:
+        """Take tokens of `sequence` that are not taken yet, as many as a shape takes; the logits [vocabulary] after the last one.
+
+        One inference. None if some are left. The tokens taken before are the first of `sequence`.
+        """
+        rest = sequence[len(self.tokens) :]
+        size = self._size(len(rest))
+        piece = list(rest[:size])
+        found = self.session.run(dict(self._inputs(piece, size)))[self._logits]
+        self.tokens += piece
+        if len(piece) < len(rest):
+            return None
+        return found.reshape(-1, self.vocabulary)[len(piece) - 1 if self._gives_all else -1]
 
     def _size(self, count: int) -> int:
         """How many tokens to take at once, of `count` that are left."""

@@ -19,42 +19,57 @@ class Reply(Iterator[int]):
 
     def __init__(self, decoder: Decoder, prompt: Sequence[int], most: int, stop: frozenset[int], sampling: Sampling) -> None:
         self.prompt_tokens = len(prompt)
-        self.reused_tokens = _common(decoder.tokens, prompt[:-1])  # the last one's logits are needed
+        self.reused_tokens = 0  # of the prompt, that the caches held already
         self.tokens: list[int] = []
         self.finish = ""  # "stop": a token of `stop`; "length": as many as were asked for; "capacity": the caches are full
         self.first_token_s = self.seconds = 0.0  # from the first request to the first token, and to the last
-        self._decoder, self._prompt, self._most, self._stop = decoder, list(prompt), most, stop
+        self.most_places = min(decoder.capacity, len(prompt) + most)  # of caches
+        self._decoder, self._sequence, self._most, self._stop = decoder, list(prompt), most, stop
         self._sampler, self._begin = Sampler(sampling), 0.0
 
     def __next__(self) -> int:
         """Raises StopIteration at the end; errors of `Session.run`, after which the reply goes on where it was."""
-        if self.finish:
-            raise StopIteration
+        count = len(self.tokens)
+        while len(self.tokens) == count:
+            if self.finish:
+                raise StopIteration
+            self.advance()
+        return self.tokens[-1]
+
+    def advance(self) -> None:
+        """One inference, after which there may be one token more, or the end: a prompt takes as many as it has chunks."""
+        is_first = not self._begin
         self._begin = self._begin or time.perf_counter()
-        decoder, sequence = self._decoder, self._prompt + self.tokens
-        if decoder.reply is not self:  # at first, and after another reply
-            decoder.keep(_common(decoder.tokens, sequence[:-1]))
-            decoder.reply = self
-        token = self._sampler.draw(decoder.extend(sequence[len(decoder.tokens) :]), sequence)
+        self._decoder.turn_to(self, self._sequence[:-1])  # the last one's logits are needed
+        if is_first:
+            self.reused_tokens = len(self._decoder.tokens)
+        logits = self._decoder.advance(self._sequence)
+        if logits is None:
+            return
+        token = self._sampler.draw(logits, self._sequence)
         self.seconds = time.perf_counter() - self._begin
         self.first_token_s = self.first_token_s or self.seconds
         if token in self._stop:
             self.finish = "stop"
-            raise StopIteration
+            return
         self.tokens.append(token)
+        self._sequence.append(token)
         if len(self.tokens) == self._most:
             self.finish = "length"
-        elif len(sequence) == decoder.capacity:
+        elif len(self._sequence) > self._decoder.capacity:
             self.finish = "capacity"
-        return token
 
 
 class Generator:
-    """Replies of a decoder, one at a time. What the caches hold of an earlier prompt or reply is not computed again."""
+    """Replies of a decoder, one at a time. What the caches hold of an earlier prompt or reply is not computed again.
 
-    def __init__(self, session: Session) -> None:
+    Replies may take turns. `saved_nbytes` is memory for the caches of replies, and of earlier ones, that the session does not
+    hold at the moment; those that have no room are computed again.
+    """
+
+    def __init__(self, session: Session, saved_nbytes: int = 0) -> None:
         """Raises InputError for a library that is no decoder with caches as its state."""
-        self.decoder = Decoder(session)
+        self.decoder = Decoder(session, checked_number(saved_nbytes, "saved_nbytes", least=0))
 
     def reply(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, stop: Collection[int] = (),
@@ -67,8 +82,7 @@ class Generator:
         decoder, prompt = self.decoder, self._checked(prompt, "a prompt's tokens")
         if not prompt:
             raise InputError("a prompt has at least one token")
-        if len(prompt) > decoder.capacity:
-            raise InputError(f"the prompt has {len(prompt)} tokens, and the caches {decoder.capacity} places: shorten it")
+        decoder.require_room(len(prompt))
         most = decoder.capacity + 1 if max_tokens is None else checked_number(max_tokens, "max_tokens", least=1)
         return Reply(decoder, prompt, most, frozenset(self._checked(stop, "tokens of stop")), sampling or Sampling())
 
@@ -80,13 +94,3 @@ class Generator:
             if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token <= most:
                 raise InputError(f"{what} must be whole numbers from 0 to {most}, not {tokens if given == [None] else token!r}")
         return list(map(int, given))
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences begin with together."""
-    count = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count

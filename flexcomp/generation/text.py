@@ -15,9 +15,9 @@ from flexcomp.runtime import Session
 class Text:
     """Prompts and replies as text. `folder` has tokenizer.json, and may have the files that hubs put next to it."""
 
-    def __init__(self, session: Session, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, session: Session, folder: str | os.PathLike[str], saved_nbytes: int = 0) -> None:
         """Raises InputError for a folder without a tokenizer, or with one of more tokens than the decoder knows."""
-        self.generator = Generator(session)
+        self.generator = Generator(session, saved_nbytes)
         self.tokenizer = FolderTokenizer(folder)
         self.tokenizer.require_within(self.generator.decoder.vocabulary)
 
@@ -53,28 +53,34 @@ class TextReply(Iterator[str]):
         from tokenizers.decoders import DecodeStream
 
         self.reply = reply
+        self.ended = False
         self._stream, self._tokenizer = DecodeStream(skip_special_tokens=True), tokenizer.tokenizer
-        self._stop, self._held, self._ended = stop, "", False
+        self._stop, self._held = stop, ""
 
     def __next__(self) -> str:
-        while not self._ended:
-            token = next(self.reply, None)
-            if token is None:
-                self._ended = True
-                if self._held:
-                    return self._held
-                break
-            piece = self._released(self._stream.step(self._tokenizer, token) or "")
-            if piece:
+        while not self.ended:
+            if piece := self.advance():
                 return piece
         raise StopIteration
+
+    def advance(self) -> str:
+        """One inference; the text that is certain by now, which may be none. Raises as `Reply.advance` does."""
+        count = len(self.reply.tokens)
+        self.reply.advance()
+        piece = ""
+        if len(self.reply.tokens) > count:
+            piece = self._released(self._stream.step(self._tokenizer, self.reply.tokens[-1]) or "")
+        if self.reply.finish and not self.ended:
+            self.ended = True
+            piece += self._held
+        return piece
 
     def _released(self, piece: str) -> str:
         """What is certain not to be a text of `stop`, of all that was held back and a new piece."""
         text = self._held + piece
         found = [text.index(one) for one in self._stop if one in text]
         if found:
-            self._ended, self._held, self.reply.finish = True, "", "stop"
+            self.ended, self._held, self.reply.finish = True, "", "stop"
             return text[: min(found)]
         held = max((n for one in self._stop for n in range(1, len(one)) if text.endswith(one[:n])), default=0)
         self._held = text[len(text) - held :]

@@ -20,7 +20,7 @@ from flexcomp.generation import Text
 from tests.cli import calls
 
 CTRL_C, CTRL_D = b"\x03", b"\x04"
-ENDED = re.compile(rb"ended by ([\w-]+)\r\n> $")
+ENDED = rb"ended by ([\w-]+)\r\n> "
 
 
 class Terminal:
@@ -32,14 +32,14 @@ class Terminal:
         if not self.pid:
             os.execv(sys.executable, [sys.executable, "-m", "flexcomp", *map(str, args)])
 
-    def until(self, pattern: bytes | re.Pattern) -> re.Match:
-        """What the terminal shows from now on, until it matches."""
-        shown, deadline = b"", time.monotonic() + 60
-        while (found := re.search(pattern, shown)) is None:
-            assert time.monotonic() < deadline, shown
+    def until(self, pattern: bytes) -> re.Match:
+        """The first match in what the terminal shows after the match before."""
+        deadline = time.monotonic() + 60
+        while (found := re.search(pattern, self.seen)) is None:
+            assert time.monotonic() < deadline, self.seen
             if select.select([self.terminal], [], [], 0.2)[0]:
-                shown += os.read(self.terminal, 4096)
-        self.seen += shown
+                self.seen += os.read(self.terminal, 4096)
+        self.seen = self.seen[found.end() :]
         return found
 
     def type(self, text: bytes) -> None:
@@ -62,7 +62,7 @@ class Terminal:
 
 def test_a_chat_goes_on_after_an_interrupt(library):
     with Terminal("generate", library, "--chat", "--threads", 1) as terminal:
-        terminal.until(rb"> $")
+        terminal.until(rb"> ")
         endings = set()
         for number in range(8):  # some replies end before they can be stopped
             terminal.type(b"the cat %d\n" % number)
@@ -72,7 +72,7 @@ def test_a_chat_goes_on_after_an_interrupt(library):
         assert b"Ctrl-C" in endings
         terminal.type(b"half")
         terminal.type(CTRL_C)
-        terminal.until(rb"Ctrl-D ends the chat\)\r\n> $")
+        terminal.until(rb"Ctrl-D ends the chat\)\r\n> ")
         terminal.type(CTRL_D)
         assert terminal.end() == 0
 

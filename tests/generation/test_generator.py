@@ -6,10 +6,11 @@ import pytest
 import flexcomp
 from flexcomp import Generator, Sampling
 from flexcomp.errors import CancelledError, InputError
-from tests.exporters.genai import VOCABULARY
+from tests.exporters.genai import DEPTH, SHARED, VOCABULARY
 
 from .decoders import FORM, SIZES
 
+PLACE_NBYTES = FORM.layers * 2 * SHARED * DEPTH * 4
 RNG = np.random.default_rng(4)
 
 
@@ -53,16 +54,42 @@ def test_the_beginning_of_an_earlier_conversation_is_not_computed_again(session,
     reply = generator.reply(longer, 2)
     assert list(reply) == greedy(following, longer, 2)
     assert reply.reused_tokens == len(prompt) + len(first) - 1 and sum(taken) <= 3 + SIZES[1]
-    other = generator.reply([*prompt[:4], *tokens(3)], 2)
+    another = [*prompt[:4], *tokens(3)]
+    other = generator.reply(another, 2)
+    assert list(other) == greedy(following, another, 2)
     assert other.reused_tokens >= 4
-    assert list(other) == greedy(following, other._prompt, 2)
 
 
-def test_replies_that_take_turns(session, following):
-    generator, prompts = Generator(session), [tokens(5), tokens(6)]
-    replies = [generator.reply(prompt, 3) for prompt in prompts]
-    found = [[next(reply) for reply in replies] for _ in range(3)]
-    assert [list(one) for one in zip(*found, strict=True)] == [greedy(following, prompt, 3) for prompt in prompts]
+@pytest.mark.parametrize("places", [0, 12, 100])
+def test_replies_that_take_turns(session, following, monkeypatch, places):
+    start = tokens(4)  # of two of them
+    prompts = [[*start, *tokens(5)], tokens(6), [*start, *tokens(2)]]
+    generator = Generator(session, saved_nbytes=places * PLACE_NBYTES)
+    taken, run = [], type(session).run
+    monkeypatch.setattr(type(session), "run", lambda self, inputs: taken.append(inputs["input_ids"].size) or run(self, inputs))
+    replies = [generator.reply(prompt, 6) for prompt in prompts]
+    found = [[next(reply) for reply in replies] for _ in range(6)]
+    assert [list(one) for one in zip(*found, strict=True)] == [greedy(following, prompt, 6) for prompt in prompts]
+    assert generator.decoder.saved.nbytes <= places * PLACE_NBYTES
+    if places == 100:  # enough for all: prompts are computed once, and one token in each turn
+        assert taken.count(1) >= 15 and replies[2].reused_tokens == len(start)
+        again = generator.reply([*prompts[0], *replies[0].tokens], 1)
+        assert list(again) == greedy(following, [*prompts[0], *replies[0].tokens], 1)
+        assert again.reused_tokens == len(prompts[0]) + 5
+
+
+def test_caches_of_replies_that_have_ended_go_first(session):
+    generator = Generator(session, saved_nbytes=25 * PLACE_NBYTES)
+    running, ended, third = (generator.reply(tokens(10), count) for count in (5, 1, 5))
+    next(running)
+    list(ended)
+    next(third)
+    fourth = generator.reply(tokens(10), 5)
+    next(fourth)
+    (kept, other) = generator.decoder.saved._entries
+    assert {kept.owner, other.owner} == {running, third}
+    generator.decoder.saved.set_limit(5)
+    assert not generator.decoder.saved.nbytes
 
 
 def test_a_cancelled_token_is_computed_when_it_is_asked_for_again(session, following, monkeypatch):

@@ -1,0 +1,141 @@
+"""Replies of one decoder to several callers, who take turns."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from flexcomp.errors import CancelledError, FlexcompError, RefusedError
+from flexcomp.generation.sampling import Sampling
+from flexcomp.generation.text import Text, TextReply
+
+_AGAIN_MS = 1e3
+Say = Callable[["Turn", str, "Exception | None"], None]
+
+
+@dataclass(eq=False)
+class Turn:
+    """One caller's reply. `say(turn, piece, error)` is called from another thread; `reply.ended` tells the last piece."""
+
+    reply: TextReply
+    say: Say
+    served: int = 0  # the number of the inference that was the last one of this reply
+    is_cancelled: bool = False
+
+
+class Turns:
+    """A thread in which replies are computed by turns, an inference each: a chunk of a prompt, or a token.
+
+    The replies that came first take turns, as many as saved caches have room for; at most `waiting` others wait for their ends.
+    """
+
+    def __init__(self, text: Text, saved_nbytes: int, waiting: int) -> None:
+        self.text = text
+        self._session, self._saved = text.generator.decoder.session, text.generator.decoder.saved
+        self._limit, self._most_waiting = saved_nbytes, waiting
+        self._saved.set_limit(saved_nbytes)
+        self._turns: list[Turn] = []  # as they came
+        self._current: Turn | None = None
+        self._calls: deque[Callable[[], None]] = deque()  # for the thread, between two inferences
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="flexcomp-turns", daemon=True)
+        self._thread.start()
+
+    def begin(
+        self, tokens: Sequence[int], max_tokens: int | None, stop: Collection[str], sampling: Sampling, say: Say
+    ) -> Turn:
+        """A reply to a prompt of tokens. Raises RefusedError where too many wait, InputError as `Text.reply` does."""
+        turn = Turn(self.text.reply_to_tokens(tokens, max_tokens, stop=stop, sampling=sampling), say)
+        with self._changed:
+            waiting = len(self._turns) - len(self._taking_turns())
+            if waiting >= self._most_waiting:
+                raise RefusedError(f"{waiting} requests wait for the model already", "queue", _AGAIN_MS)
+            self._turns.append(turn)
+            self._changed.notify_all()
+        return turn
+
+    def cancel(self, turn: Turn) -> None:
+        """End a reply, after the running kernel. Cancelling one that has ended is harmless."""
+        with self._changed:
+            turn.is_cancelled = True
+            if turn is self._current:
+                self._session.cancel()
+            elif turn in self._turns:
+                self._remove(turn)
+
+    def set_limit(self, saved_nbytes: int) -> None:
+        """Hold so many bytes of saved caches at most. Replies in progress go on, in turns or one after the other."""
+        done = threading.Event()
+
+        def change() -> None:
+            self._limit = saved_nbytes
+            self._saved.set_limit(saved_nbytes)
+            done.set()
+
+        with self._changed:
+            self._calls.append(change)
+            self._changed.notify_all()
+        while not done.wait(0.1) and self._thread.is_alive():
+            pass
+
+    def close(self) -> None:
+        """End all replies, and the thread."""
+        with self._changed:
+            self._closed = True
+            if self._current is not None:
+                self._session.cancel()
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _work(self) -> None:
+        count = 0
+        while (turn := self._next()) is not None:
+            count += 1
+            turn.served = count
+            goes_on = self._advance(turn)
+            with self._changed:
+                self._current = None
+                if not goes_on or turn.is_cancelled:
+                    self._remove(turn)
+
+    def _next(self) -> Turn | None:
+        """The reply whose turn is next; None at the end."""
+        with self._changed:
+            while not self._closed:
+                while self._calls:
+                    self._calls.popleft()()
+                if self._turns:
+                    self._current = min(self._taking_turns(), key=lambda turn: turn.served)
+                    return self._current
+                self._changed.wait()
+        return None
+
+    def _taking_turns(self) -> list[Turn]:
+        """The first replies, whose caches have room together; one alone has the session's."""
+        room = self._limit
+        for count, turn in enumerate(self._turns):
+            room -= turn.reply.reply.most_places * self._saved.place_nbytes
+            if room < 0:
+                return self._turns[: max(count, 1)]
+        return self._turns
+
+    def _remove(self, turn: Turn) -> None:
+        self._turns.remove(turn)
+        turn.reply.reply.finish = turn.reply.reply.finish or "cancelled"  # nothing is saved for it any more
+
+    def _advance(self, turn: Turn) -> bool:
+        """One inference of a reply; whether it goes on."""
+        piece, error = "", None
+        try:
+            piece = turn.reply.advance()
+        except CancelledError:  # perhaps meant for the turn before
+            return True
+        except (FlexcompError, MemoryError) as raised:
+            error = raised
+        ended = error is not None or turn.reply.ended
+        if piece or ended:
+            turn.say(turn, piece, error)
+        return not ended

@@ -1,0 +1,103 @@
+"""Replies that take turns have the tokens that each has alone, and none waits for ever."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import flexcomp
+from flexcomp.errors import ExecutionError, RefusedError
+from flexcomp.generation import Sampling, Text, Turns
+from tests.exporters.genai import DEPTH, SHARED, VOCABULARY
+
+from .decoders import FORM
+
+PLACE_NBYTES = FORM.layers * 2 * SHARED * DEPTH * 4
+RNG = np.random.default_rng(6)
+PROMPTS = [RNG.integers(1, VOCABULARY, count).tolist() for count in (3, 30, 9, 17)]
+COUNT = 12
+
+
+class Caller:
+    """One that notes all that is said."""
+
+    def __init__(self) -> None:
+        self.pieces, self.error, self.ended = [], None, threading.Event()
+
+    def say(self, turn, piece, error):
+        self.pieces.append(piece)
+        self.error = error
+        if error is not None or turn.reply.ended:
+            self.ended.set()
+
+
+@pytest.fixture
+def text(library):
+    with flexcomp.load(library, budget="min", threads=1) as session:
+        made = Text(session, library.parent)
+        made.tokenizer.ends = frozenset()  # replies have as many tokens as are asked for
+        yield made
+
+
+@pytest.fixture(scope="module")
+def alone(library):
+    with flexcomp.load(library, threads=1) as session:
+        generator = flexcomp.Generator(session)
+        return [list(generator.reply(prompt, COUNT)) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("places", [0, 60, 1000])
+def test_tokens_are_those_of_a_reply_alone(text, alone, places):
+    turns, callers = Turns(text, places * PLACE_NBYTES, waiting=8), [Caller() for _ in PROMPTS]
+    begun = [
+        turns.begin(prompt, COUNT, (), Sampling(), caller.say) for prompt, caller in zip(PROMPTS, callers, strict=True)
+    ]
+    for limit in (30, 5, places):  # while they run
+        turns.set_limit(limit * PLACE_NBYTES)
+    assert all(caller.ended.wait(30) for caller in callers)
+    turns.close()
+    assert [turn.reply.reply.tokens for turn in begun] == alone
+    assert text.generator.decoder.saved.nbytes <= places * PLACE_NBYTES
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one(text):
+    turns, long, short = Turns(text, 4096 * PLACE_NBYTES, waiting=8), Caller(), Caller()
+    slow = turns.begin([1] * 1500, 500, (), Sampling(), long.say)
+    quick = turns.begin([2], 3, (), Sampling(), short.say)
+    assert short.ended.wait(30) and not long.ended.is_set()
+    assert quick.served < 12 and not slow.reply.reply.tokens
+    turns.cancel(slow)
+    turns.close()
+
+
+def test_as_many_wait_as_may(text):
+    turns, caller = Turns(text, 0, waiting=1), Caller()
+    begun = [turns.begin([1] * 1000, None, (), Sampling(), caller.say) for _ in range(2)]
+    with pytest.raises(RefusedError, match="1 requests wait"):
+        turns.begin([1], 1, (), Sampling(), caller.say)
+    turns.cancel(begun[0])
+    turns.cancel(begun[0])
+    last = Caller()
+    turns.cancel(begun[1])
+    turns.begin([1], 1, (), Sampling(), last.say)
+    assert last.ended.wait(30) and not caller.ended.is_set()
+    turns.close()
+
+
+def test_an_error_is_of_one_reply(text, monkeypatch):
+    turns, good, bad = Turns(text, 4096 * PLACE_NBYTES, waiting=8), Caller(), Caller()
+    from flexcomp.generation.sampling import Sampler
+
+    draw = Sampler.draw
+
+    def failing(self, logits, earlier):
+        if earlier[0] == 7:
+            raise ExecutionError("no numbers")
+        return draw(self, logits, earlier)
+
+    monkeypatch.setattr(Sampler, "draw", failing)
+    turns.begin([7, 1], 5, (), Sampling(), bad.say)
+    turns.begin([6, 1], 5, (), Sampling(), good.say)
+    assert good.ended.wait(30) and bad.ended.wait(30)
+    assert isinstance(bad.error, ExecutionError) and good.error is None
+    turns.close()
