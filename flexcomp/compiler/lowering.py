@@ -20,7 +20,6 @@ from flexcomp.passes.choose_kernels import Alike, Measured, chosen_kernels
 from flexcomp.passes.integers import counts_in_floats
 from flexcomp.program import Array, Layer
 from flexcomp.program import Weights as StoredWeights
-from flexcomp.runtime import parse_budget
 from flexcomp.schedules.registry import Machine
 
 from . import pipeline
@@ -28,7 +27,6 @@ from .artifact import Artifact
 from .code import Code
 from .kernel_compiler import KernelCompiler
 from .known import DEFAULT_STORE, KERNELS
-from .options import Request
 from .prepared import Prepared, Progress
 from .weight_types import WeightTypes
 from .weights import evaluate, evaluate_later
@@ -127,11 +125,11 @@ def lowered_here(imported: Imported, types: WeightTypes, *, rounded_for: Compile
 
 
 def compiled_here(name: str, cache: bool, network: Network) -> Artifact:
+    """An artifact for this machine with one plan, to see the network's outputs."""
     target, kept = resolve_target("native"), KernelCache() if cache else None
     threads, profile = target.num_cores, guessed_profile(target)
     planned = kernel_sets.planning(network, profile, threads)
-    prepared = Prepared(name, Code(target, kept), threads, "smallest", profile, planned, KernelCompiler(kept))
-    return prepared.artifacts([Request(parse_budget(None))])[0]
+    return Prepared(name, Code(target, kept), threads, "smallest", profile, planned, KernelCompiler(kept)).resident()
 
 
 def _quiet(phase: str, done: int, total: int) -> None:

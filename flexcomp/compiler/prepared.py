@@ -46,6 +46,20 @@ Progress = Callable[[str, int, int], None]  # phase, done, total
 
 
 @dataclass(frozen=True)
+class _Planned:
+    """Of every artifact the rungs, the budget of the usual one, and the storage they are planned for."""
+
+    ladders: list[tuple[Rung, ...]] = field(default_factory=list)
+    usual: list[int] = field(default_factory=list)
+    storages: list[plan.Storage] = field(default_factory=list)
+
+    def add(self, rungs: tuple[Rung, ...], storage: plan.Storage, usual: int | None = None) -> None:
+        self.ladders.append(rungs)
+        self.usual.append(usual or rungs[-1].budget)
+        self.storages.append(storage)
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A network in all the forms between which plans choose."""
 
@@ -80,17 +94,33 @@ class Prepared:
         programs, objects = self.programs(requests, report, yardstick=yardstick)
         return tuple(artifact_of([program], objects, self) for program in programs)
 
-    def programs(
-        self, requests: Sequence[Request], report: Progress, *, yardstick: bool = False
-    ) -> tuple[list[Program], dict[str, bytes]]:
-        """As `artifacts`: programs on all weights of the network, and the object files of their kernels."""
-        network = self.planning.network
+    def resident(self) -> Artifact:
+        """One whose only plan has everything resident and the smallest kernels: to try outputs, in the shortest time."""
+        planned = _Planned()
+        planned.add(resident_rungs(self.planning, [self.planning.whole[0].layers]), self.planning.costs.storage)
         with self.compiler as compiler:
-            compiler.begin(self._code(network.base.layers)[1], self.target)  # every ladder needs most of them
-            ladders, usual, storages = self._ladders(requests, report, yardstick)
-            layers, values, ports, states, all_rungs = used(network, [rung for rungs in ladders for rung in rungs])
-            layers, code = self._code(layers)
-            objects = compiler.finish(code, self.target, lambda done, total: report("compile", done, total))
+            programs, objects = self._programs(planned, compiler, lambda phase, done, total: None)
+        return artifact_of(programs, objects, self)
+
+    def programs(
+        self, requests: Sequence[Request], report: Progress, *, yardstick: bool = False, thorough: bool = True
+    ) -> tuple[list[Program], dict[str, bytes]]:
+        """As `artifacts`: programs on all weights of the network, and the object files of their kernels.
+
+        `thorough` as for `plan.ladder_of`.
+        """
+        with self.compiler as compiler:
+            compiler.begin(self._code(self.planning.network.base.layers)[1], self.target)  # every ladder needs most of them
+            return self._programs(self._ladders(requests, report, yardstick, thorough), compiler, report)
+
+    def _programs(
+        self, planned: _Planned, compiler: KernelCompiler, report: Progress
+    ) -> tuple[list[Program], dict[str, bytes]]:
+        network = self.planning.network
+        ladders = planned.ladders
+        layers, values, ports, states, all_rungs = used(network, [rung for rungs in ladders for rung in rungs])
+        layers, code = self._code(layers)
+        objects = compiler.finish(code, self.target, lambda done, total: report("compile", done, total))
         candidates = layer_candidates(network, self.profile, self.threads)
         origins = network.nodes
         record = choices.record(self.kernels, [candidates[layer.name] for layer in layers])
@@ -109,7 +139,7 @@ class Prepared:
         minimum = note_minimum(network.titled(least.layer), least.needs)  # for refusals by the library
         programs = []
         edges = accumulate((len(rungs) for rungs in ladders), initial=0)
-        for (start, stop), default, storage in zip(pairwise(edges), usual, storages, strict=True):
+        for (start, stop), default, storage in zip(pairwise(edges), planned.usual, planned.storages, strict=True):
             program = replace(self._program(layers, values, ports, all_rungs[start:stop]), states=states)
             program.metadata.update(record)
             program.metadata[MINIMUM] = minimum
@@ -123,25 +153,19 @@ class Prepared:
             programs.append(program)
         return programs, objects
 
-    def _ladders(
-        self, requests: Sequence[Request], report: Progress, yardstick: bool
-    ) -> tuple[list[tuple[Rung, ...]], list[int], list[plan.Storage]]:
-        """The rungs of every artifact, the budget of the usual one, and the storage they are planned for."""
-        ladders, usual, storages = [], [], []
+    def _ladders(self, requests: Sequence[Request], report: Progress, yardstick: bool, thorough: bool) -> _Planned:
+        planned = _Planned()
         for request in requests:
             planning = self.planning.on(request.storage or self.profile.storage)
-            storages.append(planning.costs.storage)
             rungs, default = plan_rungs(
                 planning, request.budget, request.strategy, lambda done, total: report("plan", done, total),
-                self.target.memory_unit,
+                self.target.memory_unit, thorough,
             )  # fmt: skip
-            ladders.append(rungs)
-            usual.append(default)
+            planned.add(rungs, planning.costs.storage, default)
         if yardstick:
-            ladders.append(resident_rungs(self.planning, [rung for rungs in ladders for rung in rungs]))
-            usual.append(ladders[-1][-1].budget)
-            storages.append(self.planning.costs.storage)
-        return ladders, usual, storages
+            orders = [rung.order for rungs in planned.ladders for rung in rungs]
+            planned.add(resident_rungs(self.planning, orders), self.planning.costs.storage)
+        return planned
 
     def _code(self, layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, Kernel]]:
         """The layers with the names that their kernels have in a library, and these kernels by their symbols."""
@@ -176,7 +200,7 @@ def artifact_of_shapes(prepared: Sequence[Prepared], request: Request, report: P
     """The artifact of a network in several shapes, each of which has plans of its own. Raises BudgetError as `artifacts`."""
     programs, objects = [], {}
     for one in prepared:
-        (program,), of = one.programs([request], report)
+        (program,), of = one.programs([request], report, thorough=not programs)  # or each shape costs as much as the largest
         programs.append(program)
         objects |= of
     return artifact_of(programs, objects, prepared[0])

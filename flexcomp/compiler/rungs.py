@@ -23,11 +23,16 @@ _FITTED_BELOW = 2
 
 
 def plan_rungs(
-    planning: Planning, budget: Budget, strategy: str, report: Callable[[int, int], None], unit: int = plan.PAGE
+    planning: Planning,
+    budget: Budget,
+    strategy: str,
+    report: Callable[[int, int], None],
+    unit: int = plan.PAGE,
+    thorough: bool = True,
 ) -> tuple[tuple[Rung, ...], int]:
     """The rungs of the ladder, one for the budget that was asked for among them, and the budget to use where none is given.
 
-    Memory is given in `unit` bytes.
+    Memory is given in `unit` bytes; `thorough` as for `plan.ladder_of`.
     Raises BudgetError, naming the layer that sets the smallest feasible budget, if less was asked for.
     """
     minimum = plan.minimum_budget(planning.forms[0].problem)
@@ -42,7 +47,7 @@ def plan_rungs(
         asked -= asked % unit  # the rest could not be used
     offers = Offers(planning)
     try:
-        chosen = offers.ladder((asked,), strategy, report, unit=unit)
+        chosen = offers.ladder((asked,), strategy, report, unit=unit, thorough=thorough)
     except plan.InfeasibleError as error:
         least = replace(error.minimum, layer=planning.network.titled(error.minimum.layer))
         raise BudgetError(str(plan.InfeasibleError(error.strategy, error.asked, least, error.reason))) from error
@@ -80,6 +85,7 @@ class Offers:
         report: Callable[[int, int], None] = lambda done, total: None,
         budgets: Sequence[int] | None = None,
         unit: int = plan.PAGE,
+        thorough: bool = True,
     ) -> tuple[plan.Choice, ...]:
         """As `plan.ladder_of`; choices name forms by their index here."""
         return plan.ladder_of(
@@ -92,6 +98,7 @@ class Offers:
             between=self._between,
             fit_to_budget=self._fitted_to_budget,
             unit=unit,
+            thorough=thorough,
         )
 
     def _fitted_to_budget(self, budget: int) -> list[tuple[int, plan.Problem]]:
@@ -170,10 +177,10 @@ def _loads(
         yield Load(*place, segment.after, segment.pinned, segment.ahead, prepared)
 
 
-def resident_rungs(planning: Planning, like: Iterable[Rung]) -> tuple[Rung, ...]:
-    """Rungs that compute the same as `like`, once each, with everything resident: the time of computing alone."""
+def resident_rungs(planning: Planning, orders: Iterable[tuple[int, ...]]) -> tuple[Rung, ...]:
+    """A rung for each of these orders of layers, once each, with everything resident: the time of computing alone."""
     chosen = []
-    for layers in dict.fromkeys(rung.order for rung in like):
+    for layers in dict.fromkeys(orders):
         form = form_of(planning.network, layers, planning.costs)
         planned = plan.resident_plan(form.problem)
         chosen.append((form, plan.Choice(0, form.problem, planned, plan.simulate(form.problem, planned).latency)))

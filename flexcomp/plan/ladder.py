@@ -24,6 +24,7 @@ ABOUT = 1.005  # problems whose plans differ by no more than this in latency are
 SKETCHED = 6  # problems for which a search goes on after its starts, at most
 STARTS_CLOSE = 1.15  # latency of its best start, as a multiple of the best of all, at most
 FINALISTS = 2  # problems that are planned with all effort, at most
+QUICKLY = 2  # the same where not every rung is planned with all effort
 CLOSE = 1.02  # latency of a finalist's sketch, as a multiple of the fastest sketch, at most
 
 FitToBudget = Callable[[int], Iterable[tuple[int, Problem]]]
@@ -68,6 +69,7 @@ def ladder_of(
     between: Sequence[tuple[float, float]] = (),
     fit_to_budget: FitToBudget = lambda budget: (),
     unit: int = PAGE,
+    thorough: bool = True,
 ) -> tuple[Choice, ...]:
     """As `ladder`, where a rung may solve any of several problems: one network with other kernels.
 
@@ -78,7 +80,8 @@ def ladder_of(
     one pair per problem, are the smallest and the largest budget, in bytes, for which a problem is tried; `fit_to_budget` gives
     further problems for a budget, with the indices that name them in choices. Without `budgets`, the budgets of a grid are
     planned, multiples of `unit` bytes, the granularity of memory. Budgets between them follow, searched near the plans of
-    their neighbours, and finally the budgets worth a rung, with all effort and their best kernels.
+    their neighbours, and finally the budgets worth a rung, with all effort and their best kernels. Without `thorough` that last
+    part is left out, and searches between go on for fewer problems: half of the time for plans that are hardly slower.
 
     Threads on all cores plan budgets, as the C++ loops release Python: several threads call `fit_to_budget` at once.
     The plans do not depend on the number of threads.
@@ -89,7 +92,8 @@ def ladder_of(
     asked = extra | set(budgets or ())
     largest = max({*ends, *asked})
     found: dict[int, Choice] = {}
-    thorough: set[int] = set()  # budgets planned with all effort
+    done_thoroughly: set[int] = set()  # budgets planned with all effort
+    sketches = SKETCHED if thorough else QUICKLY
     wanted = {budget: _Wanted() for budget in sorted({*asked, *(first_budgets(*ends, unit) if ends else ())})}
 
     def choose(budget: int, how: _Wanted) -> Choice | None:
@@ -97,7 +101,7 @@ def ladder_of(
         fitted = {one.index: one.problem for one in how.near if one.index >= len(problems)}
         offered = {how.only.index: how.only.problem} if how.only else offered | fitted | dict(fit_to_budget(budget))
         try:
-            return pick(offered, budget, strategy, how)
+            return pick(offered, budget, strategy, how, sketches)
         except InfeasibleError:
             if budget in extra or budget == largest:
                 raise
@@ -116,8 +120,10 @@ def ladder_of(
             finally:
                 for one in chosen:
                     one.cancel()  # after an error: tasks that have not begun
-            thorough |= {budget for budget, how in wanted.items() if not how.quick}
-            wanted = _wanted(found, thorough, {*ends, *asked}, unit) if budgets is None and not last_that_fits else {}
+            done_thoroughly |= {budget for budget, how in wanted.items() if not how.quick}
+            further = budgets is None and not last_that_fits
+            wanted = _wanted(found, done_thoroughly, {*ends, *asked}, unit) if further else {}
+            wanted = {budget: how for budget, how in wanted.items() if thorough or how.quick}
     report(total, total)
     rungs = [found[budget] for budget in sorted(found)] if last_that_fits else _in_order(found, {*ends, *asked}, unit)
     for one in rungs:  # other plans are not used
@@ -191,7 +197,7 @@ def _cost(choice: Choice, fastest: float) -> tuple[float, int]:
     return (fastest if near else choice.latency, choice.plan.streamed_nbytes if near else 0)
 
 
-def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted) -> Choice:
+def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted, most: int) -> Choice:
     near = [one.plan for one in how.near]
 
     def thorough(index: int) -> Choice:
@@ -200,7 +206,7 @@ def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _W
     if len(offered) == 1 and not how.quick:
         return thorough(*offered)
     sketches = _sketches(offered, budget, strategy, near)
-    likely = sorted(sketches, key=lambda index: sketches[index].latency)[:SKETCHED]
+    likely = sorted(sketches, key=lambda index: sketches[index].latency)[:most]
     least = sketches[likely[0]].latency
     likely = [index for index in likely if sketches[index].latency <= STARTS_CLOSE * least]
     made = [_choice(index, offered[index], sketches[index].plan()) for index in likely]
