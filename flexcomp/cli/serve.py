@@ -99,7 +99,8 @@ def serve(
 ) -> None:
     """Answer requests over HTTP for LIBRARIES under one budget.
 
-    By the Open Inference Protocol, which KServe and Triton's clients speak, until SIGTERM or Ctrl-C.
+    By the Open Inference Protocol, which KServe and Triton's clients speak, until SIGTERM or Ctrl-C. Decoders with a tokenizer
+    next to their library answer by OpenAI's protocol.
     """
     with exit_on_error(CANNOT_RUN):
         named = named_libraries(libraries or [])
@@ -119,15 +120,21 @@ def serve(
         asked = None if request_memory is None else _bytes(request_memory, "--request-memory").nbytes
         try:
             from flexcomp.serving import (
+                LanguageModel,
                 Metrics,
                 Models,
                 Room,
                 Service,
+                Whole,
                 bind,
+                is_decoder,
                 keep_freed_memory,
                 libraries_in,
                 log_to_stderr,
                 make_app,
+                needs_of,
+                parted,
+                pool_part,
                 read_token,
                 requests_nbytes,
             )
@@ -136,11 +143,16 @@ def serve(
             raise FlexcompError(f"{error.name} is missing: pip install 'flexcomp[serve]'") from None
         source = None if watch is None else source_of(watch)
         token = None if token_file is None else read_token(token_file)
+        decoders = {name: path for name, path in named.items() if is_decoder(path)}
+        named = {name: path for name, path in named.items() if name not in decoders}
         loaded = (libraries_in(repository) if load_all and repository is not None else {}) | named
-        room = Room(
-            requests_nbytes(total, [read_summary(path) for path in {path.resolve() for path in loaded.values()}], asked)
-        )
-        models_budget = Budget(total.nbytes - room.nbytes, total.units)
+        summaries = [read_summary(path) for path in {path.resolve() for path in loaded.values()}]
+        parts = [needs_of(path).part for path in decoders.values()]
+        room = Room(requests_nbytes(total, summaries, asked, [part.least for part in parts]))
+        for_models = total.nbytes - room.nbytes
+        parts.insert(0, pool_part(summaries, for_models if repository is not None or not decoders else 0))
+        shares = parted(for_models, parts)
+        models_budget = Budget(max(shares[0], 1), total.units)
         says = log_to_stderr(log)
         keep_freed_memory()
         with ExitStack() as held:
@@ -151,16 +163,23 @@ def serve(
                 began = time.monotonic()
                 models.load(name)
                 says.info("loaded", model=name, seconds=round(time.monotonic() - began, 3))
+            languages: dict[str, LanguageModel] = {}
+            for (name, path), share in zip(decoders.items(), shares[1:], strict=True):
+                began = time.monotonic()
+                languages[name] = LanguageModel(path, share, threads, queue)
+                held.callback(languages[name].close)
+                says.info("loaded", model=name, seconds=round(time.monotonic() - began, 3))
+            whole = Whole(pool, parts[0], languages, for_models) if languages else pool
             if source is not None:
-                held.enter_context(pool.watch(source, most=models_budget))
-            service = Service(pool, models, room, Metrics(pool, room), says, body_timeout_ms / 1e3)
+                held.enter_context(whole.watch(source, most=Budget(for_models, total.units)))
+            service = Service(pool, models, room, Metrics(pool, room), says, body_timeout_ms / 1e3, languages=languages)
             address, bound = listening.getsockname()[:2]
             pass_signals_on()
             says.info(
                 "serving",
                 url=f"http://{f'[{address}]' if ':' in address else address}:{bound}",
-                models=", ".join(models.names),
-                budget=human_bytes(pool.budget, total.units),
+                models=", ".join([*models.names, *languages]),
+                budget=human_bytes(whole.budget, total.units),
                 requests=human_bytes(room.nbytes, total.units),
             )
             answer(make_app(service, token), service, listening, grace_ms / 1e3)

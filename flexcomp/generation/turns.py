@@ -34,7 +34,7 @@ class Turns:
     def __init__(self, text: Text, saved_nbytes: int, waiting: int) -> None:
         self.text = text
         self._session, self._saved = text.generator.decoder.session, text.generator.decoder.saved
-        self._limit, self._most_waiting = saved_nbytes, waiting
+        self.limit, self._most_waiting = saved_nbytes, waiting
         self._saved.set_limit(saved_nbytes)
         self._turns: list[Turn] = []  # as they came
         self._current: Turn | None = None
@@ -71,7 +71,7 @@ class Turns:
         done = threading.Event()
 
         def change() -> None:
-            self._limit = saved_nbytes
+            self.limit = saved_nbytes
             self._saved.set_limit(saved_nbytes)
             done.set()
 
@@ -115,7 +115,7 @@ class Turns:
 
     def _taking_turns(self) -> list[Turn]:
         """The first replies, whose caches have room together; one alone has the session's."""
-        room = self._limit
+        room = self.limit
         for count, turn in enumerate(self._turns):
             room -= turn.reply.reply.most_places * self._saved.place_nbytes
             if room < 0:

@@ -13,6 +13,7 @@ from flexcomp.errors import BudgetError, FlexcompError, InputError, RefusedError
 
 BAD, UNAUTHORISED, FORBIDDEN, UNKNOWN, LATE_BODY, CONFLICT = 400, 401, 403, 404, 408, 409
 TOO_LARGE, UNSUPPORTED, BUSY, TOO_LONG_A_HEAD, FAULT, ENDING = 413, 415, 429, 431, 500, 503
+OPENAI = "/v1/"  # paths of its protocol
 _ENDING_AGAIN_MS = 1e3  # a balancer gives the next attempt to another server
 
 
@@ -51,9 +52,17 @@ def refusal_of(error: Exception) -> Refusal | None:
     return None
 
 
-def error_answer(refusal: Refusal) -> Response:
-    """The protocol's object for errors."""
-    return answer({"error": str(refusal)}, refusal.status, refusal.headers)
+def error_answer(refusal: Refusal, path: str = "") -> Response:
+    """The object for errors of the protocol that has `path`."""
+    return answer(error_object(refusal, path.startswith(OPENAI)), refusal.status, refusal.headers)
+
+
+def error_object(refusal: Refusal, is_openai: bool) -> dict[str, Any]:
+    """The same, as JSON has it."""
+    if not is_openai:
+        return {"error": str(refusal)}
+    kind = "invalid_request_error" if refusal.status < BUSY else "rate_limit_error" if refusal.status == BUSY else "server_error"
+    return {"error": {"message": str(refusal), "type": kind, "param": None, "code": None}}
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

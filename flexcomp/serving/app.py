@@ -25,6 +25,7 @@ from .inference import Inference, Service
 from .limits import Crowd, read_body
 from .metrics import CONTENT_TYPE
 from .models import VERSION, unknown
+from .openai_routes import add_openai_routes
 from .protocol import described
 
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)")
@@ -45,6 +46,7 @@ def make_routes(service: Service) -> FastAPI:
     _server(app, service)
     _models(app, service)
     _repository(app, service)
+    add_openai_routes(app, service)
     return app
 
 
@@ -89,7 +91,7 @@ def _failed(service: Service, path: str, error: Exception) -> Response:
     refusal = refusal_of(error) or Refusal(FAULT, "the server failed; its log says why")
     if refusal.status == FAULT:
         service.log.warning("failed", path=path[:200], error=str(error))
-    return error_answer(Refusal(refusal.status, service.models.without_folders(str(refusal)), headers=refusal.headers))
+    return error_answer(Refusal(refusal.status, service.models.without_folders(str(refusal)), headers=refusal.headers), path)
 
 
 def _errors(app: FastAPI, service: Service) -> None:
@@ -98,7 +100,7 @@ def _errors(app: FastAPI, service: Service) -> None:
 
     async def unrouted(request: Request, error: HTTPException) -> Response:
         words = f"there is no {request.url.path[:200]}" if error.status_code == 404 else str(error.detail)
-        return error_answer(Refusal(error.status_code, words, headers=error.headers))
+        return error_answer(Refusal(error.status_code, words, headers=error.headers), request.url.path)
 
     async def gone(request: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=BAD)  # which nobody receives

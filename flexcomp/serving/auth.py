@@ -50,7 +50,7 @@ class Guard:
             try:
                 self._check(scope)
             except Refusal as refusal:
-                await error_answer(refusal)(scope, receive, send)
+                await error_answer(refusal, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

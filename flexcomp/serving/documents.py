@@ -14,6 +14,7 @@ from .answers import (
     FAULT,
     FORBIDDEN,
     LATE_BODY,
+    OPENAI,
     TOO_LARGE,
     UNAUTHORISED,
     UNKNOWN,
@@ -38,6 +39,7 @@ _WORDS = {
     FAULT: "Weights could not be read, or a kernel failed",
     ENDING: "The server is ending, or has too many connections",
 }
+_OPENAI = "OpenAIError"
 _NUMBER = {"type": "integer", "minimum": 0}
 _SHAPE = {"type": "array", "items": _NUMBER}
 _DATATYPE = {"type": "string", "enum": _DATATYPES}
@@ -46,16 +48,16 @@ _LATER = {"Retry-After": {"description": "Seconds", "required": True, "schema": 
 
 def openapi(*, with_token: bool) -> dict[str, Any]:
     """The document for a server that asks for a token, or for one that does not."""
-    paths = {**_server(), **_models(), **_repository()}
+    paths = {**_server(), **_models(), **_repository(), **_text()}
     for path, item in paths.items():
         for operation in item.values():
             refusals = () if path in OPEN_PATHS and with_token else (UNAUTHORISED if with_token else FORBIDDEN,)
-            operation["responses"] |= _errors(*refusals, ENDING)
+            operation["responses"] |= _errors(*refusals, ENDING, of=_OPENAI if path.startswith(OPENAI) else "Error")
             if path in OPEN_PATHS:
                 operation["security"] = []
     document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": "flexcomp: Open Inference Protocol", "version": __version__},
+        "info": {"title": "flexcomp: Open Inference Protocol, and OpenAI's for text", "version": __version__},
         "paths": paths,
         "components": {"schemas": _schemas()},
     }
@@ -134,14 +136,32 @@ def _repository() -> dict[str, Any]:
     }
 
 
+def _text() -> dict[str, Any]:
+    """OpenAI's routes, whose reference describes bodies in full."""
+    known = _errors(UNKNOWN, of=_OPENAI)
+    codes = _errors(BAD, UNKNOWN, LATE_BODY, TOO_LARGE, UNSUPPORTED, BUSY, FAULT, of=_OPENAI)
+    found = _json("Completion")
+    found["content"]["text/event-stream"] = {}
+    paths = {
+        "/v1/models": {"get": _operation("Decoders", _json("TextModels"))},
+        "/v1/models/{name}": {"get": _operation("A decoder", _json("TextModel"), known, [_in_path("name")])},
+    }
+    for path, schema, summary in (
+        ("/v1/chat/completions", "Chat", "A reply to messages"), ("/v1/completions", "Prompt", "Text that follows a prompt"),
+    ):  # fmt: skip
+        body = {"required": True, "content": {"application/json": {"schema": _ref(schema)}}}
+        paths[path] = {"post": _operation(summary, found, codes) | {"requestBody": body}}
+    return paths
+
+
 def _operation(summary: str, success: dict, others: dict | None = None, parameters: list | None = None) -> dict[str, Any]:
     return {"summary": summary, "parameters": parameters or [], "responses": {"200": success, **(others or {})}}
 
 
-def _errors(*statuses: int) -> dict[str, Any]:
+def _errors(*statuses: int, of: str = "Error") -> dict[str, Any]:
     listed = {}
     for status in statuses:
-        listed[str(status)] = {"description": _WORDS[status], "content": {"application/json": {"schema": _ref("Error")}}}
+        listed[str(status)] = {"description": _WORDS[status], "content": {"application/json": {"schema": _ref(of)}}}
         if status in (BUSY, ENDING):
             listed[str(status)]["headers"] = _LATER
     return listed
@@ -184,8 +204,17 @@ def _schemas() -> dict[str, Any]:
     settings = {"type": "object", "properties": {"binary_data_output": {"type": "boolean"}, "timeout": _TIMEOUT}}
     tensor = _object({"name": text, "datatype": _DATATYPE, "shape": _SHAPE}, {"parameters": given, "data": data})
     result = _object({"name": text, "datatype": _DATATYPE, "shape": _SHAPE}, {"parameters": {"type": "object"}, "data": data})
+    model = _object({"id": text, "object": text, "created": _NUMBER, "owned_by": text})
+    message = _object({"role": text, "content": {}})
+    options = {"stream": {"type": "boolean"}, "max_tokens": {"type": "integer", "minimum": 1}, "stop": {}}
     return {
         "Error": _object({"error": text}),
+        _OPENAI: _object({"error": _object({"message": text, "type": text, "param": {}, "code": {}})}),
+        "TextModel": model,
+        "TextModels": _object({"object": text, "data": {"type": "array", "items": model}}),
+        "Chat": _object({"model": text, "messages": {"type": "array", "items": message, "minItems": 1}}, options),
+        "Prompt": _object({"model": text, "prompt": {}}, options),
+        "Completion": _object({"id": text, "object": text, "choices": {"type": "array"}, "usage": {"type": "object"}}),
         "Server": _object({"name": text, "version": text, "extensions": {"type": "array", "items": text}}),
         "Model": _object(
             {

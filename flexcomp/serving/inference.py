@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,8 @@ from . import protocol
 from .answers import BAD, ENDING, UNKNOWN, Refusal, ending, refusal_of
 from .connection import SENT
 from .json_numbers import Text
-from .limits import Room, Share, read_body
+from .language import LanguageModel
+from .limits import Room, Share, read_body, until_gone
 from .logs import Log
 from .metrics import Metrics
 from .models import Model, Models
@@ -48,6 +49,7 @@ class Service:
     reader: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "flexcomp-json"))  # of long JSON
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)  # which is read and written one by one
     ending: bool = False  # set once: nothing more is begun
+    languages: Mapping[str, LanguageModel] = field(default_factory=dict)  # decoders, by name
     crowded: Callable[[], bool] = lambda: False  # there are more connections than there may be: the server's, when it runs
 
 
@@ -166,7 +168,7 @@ async def _computed(
             account.wait_s = None if future.wait_ms is None else 1e-3 * future.wait_ms
             return future.result()
         computed = asyncio.wrap_future(future)
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(until_gone(receive))
         try:
             await asyncio.wait((computed, gone), return_when=asyncio.FIRST_COMPLETED)
             if not computed.done():
@@ -182,12 +184,6 @@ async def _computed(
         if service.models.get(model.name) is not model:  # unloaded meanwhile, and loaded again: that is then the cause
             raise Refusal(UNKNOWN, f"the model {model.name} was loaded anew before the request's turn: send it again") from None
         raise
-
-
-async def _gone(receive: Receive) -> None:
-    """Until the client has closed the connection: after its body, nothing else comes."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _parsed(service: Service, body: Text, json_nbytes: int, model: Model, share: Share) -> protocol.Request:

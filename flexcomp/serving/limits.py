@@ -34,7 +34,7 @@ class Crowd:
             refusal = Refusal(
                 ENDING, "too many connections are open", retry_after_ms=_AGAIN_MS, headers={"Connection": "close"}
             )
-            await error_answer(refusal)(scope, receive, send)
+            await error_answer(refusal, scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -129,6 +129,12 @@ async def read_body(scope: Scope, receive: Receive, share: Share, most_nbytes: i
         words = f"of the body, {nbytes} bytes arrived in {allowed_s:g} seconds"
         raise Refusal(LATE_BODY, words, headers={"Connection": "close"})
     return body
+
+
+async def until_gone(receive: Receive) -> None:
+    """Until the client has closed the connection: after its body, nothing else comes."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _length(headers: Headers) -> int | None:

@@ -33,11 +33,12 @@ async def ask(
     receive: Callable[[], Awaitable[bytes]] | None = None,
     messages: list[Message] | None = None,
     stay: Callable[[], Awaitable[object]] | None = None,
+    sending: Callable[[Message], Awaitable[None]] | None = None,
     **state: object,
 ) -> int:
     """Status of the answer, whose `messages` come one by one.
 
-    `receive` gives a body of that length; then the client waits, until `stay` ends if that is given.
+    `receive` gives a body of that length; then the client waits, until `stay` ends if that is given. `sending` takes messages.
     """
     messages = [] if messages is None else messages
     waits = receive is None
@@ -52,6 +53,8 @@ async def ask(
 
     async def send(message: Message) -> None:
         messages.append(message)
+        if sending is not None:
+            await sending(message)
 
     headers = [(b"host", b"localhost")] + ([] if length is None else [(b"content-length", b"%d" % length)])
     scope = {

@@ -1,0 +1,170 @@
+"""Decoders that a server answers with, each with a session of its own, and their part of the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flexcomp.errors import BudgetError
+from flexcomp.generation import Text, Turns
+from flexcomp.generation.tokenizer import TOKENIZER
+from flexcomp.runtime import Budget, Pool, Session, ladder_of, least_bytes, load, pool_bytes, ports_of, read_summary
+from flexcomp.runtime.watch import Source, Watch
+from flexcomp.units import Units, enough, human_bytes
+
+from .protocol import carried_nbytes
+
+_CONVERSATIONS = 8  # whose caches a decoder may save besides its own
+_STEP = 1.25  # between the budgets that a watch tries
+_WATCH_S, _PATIENCE_S = 0.2, 2.0
+
+
+def is_decoder(path: Path) -> bool:
+    """Whether a library is for text: it keeps caches, and a tokenizer lies next to it."""
+    return (path.resolve().parent / TOKENIZER).exists() and bool(read_summary(path).get("states"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one of several may take of a budget, in bytes."""
+
+    least: int
+    most: int  # more would not help
+
+
+def parted(nbytes: int, parts: Sequence[Part]) -> list[int]:
+    """Bytes for each part: the least of all, and of the rest in proportion to what each could use. Raises BudgetError."""
+    least = sum(part.least for part in parts)
+    if nbytes < least:
+        raise BudgetError(
+            f"{human_bytes(nbytes)} are too few for decoders and models together: {enough(least, Units.BINARY)} are the fewest"
+        )
+    useful = [part.most - part.least for part in parts]
+    rest = min(nbytes - least, sum(useful))
+    return [part.least + rest * one // max(sum(useful), 1) for part, one in zip(parts, useful, strict=True)]
+
+
+def pool_part(summaries: Sequence[Mapping[str, Any]], most: int = 0) -> Part:
+    """Of a pool with the libraries of these summaries, which others may join if it may have `most`."""
+    if not summaries:
+        return Part(0, most)
+    return Part(least_bytes([ladder_of(one) for one in summaries]), max(most, sum(one["resident_bytes"] for one in summaries)))
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Of a decoder, in bytes."""
+
+    session: Part
+    caches: int  # of one conversation
+    carried: int  # inputs and outputs of an inference
+
+    @property
+    def part(self) -> Part:
+        """Of the budget."""
+        most = self.session.most + self.carried + (1 + _CONVERSATIONS) * self.caches
+        return Part(self.session.least + self.carried, most)
+
+    def divided(self, nbytes: int) -> tuple[int, int]:
+        """Of so many bytes those of the session and those of saved caches, which need room for a copy besides."""
+        left = nbytes - self.carried
+        saved = max(left - self.session.most, (left - self.session.least) // 4) - self.caches
+        saved = min(_CONVERSATIONS * self.caches, saved)
+        return (left, 0) if saved <= 0 else (left - saved - self.caches, saved)
+
+
+def needs_of(path: Path) -> Needs:
+    """The needs of the decoder in a library."""
+    summary: Mapping[str, Any] = read_summary(path)
+    shapes = summary.get("shapes") or [summary]
+    carried = max(carried_nbytes(ports_of(one["inputs"]), ports_of(one["outputs"])) for one in shapes)
+    return Needs(Part(summary["min_budget_bytes"], summary["resident_bytes"]), summary["state_bytes"], carried)
+
+
+class LanguageModel:
+    """A decoder with its tokenizer, whose replies take turns."""
+
+    def __init__(self, path: Path, nbytes: int, threads: int | None, waiting: int) -> None:
+        """Raises FlexcompError: for a library that is no decoder, a broken tokenizer, weights that cannot be read."""
+        self.needs = needs_of(path)
+        self._session_nbytes, saved_nbytes = self.needs.divided(nbytes)
+        self.session: Session = load(path, budget=self._session_nbytes, threads=threads)
+        try:
+            self.text = Text(self.session, path.resolve().parent)
+            self.turns = Turns(self.text, saved_nbytes, waiting)
+        except BaseException:
+            self.session.close()
+            raise
+        capacity = self.text.generator.decoder.capacity
+        self.most_nbytes = (1 << 16) + 32 * capacity  # of the body of a request
+
+    def set_budget(self, nbytes: int) -> None:
+        """Hold so many bytes at most when this returns."""
+        session_nbytes, saved_nbytes = self.needs.divided(nbytes)
+        if session_nbytes <= self._session_nbytes:  # an inference in progress gives memory back at once
+            self.session.set_budget(session_nbytes)
+            self.turns.set_limit(saved_nbytes)
+        else:
+            self.turns.set_limit(saved_nbytes)
+            self.session.set_budget(session_nbytes)
+        self._session_nbytes = session_nbytes
+
+    def close(self) -> None:
+        """End replies in progress, and give memory back."""
+        self.turns.close()
+        self.session.close()
+
+
+class Whole:
+    """A pool and decoders under one budget, as a watch follows it."""
+
+    def __init__(self, pool: Pool, pool_part: Part, languages: Mapping[str, LanguageModel], nbytes: int) -> None:
+        self._pool, self._pool_part, self._languages = pool, pool_part, languages
+        self.budget = nbytes
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pool is closed."""
+        return self._pool.closed
+
+    @property
+    def _parts(self) -> list[Part]:
+        return [self._pool_part, *(one.needs.part for one in self._languages.values())]
+
+    @property
+    def ladder(self) -> tuple[Step, ...]:
+        """Budgets a quarter apart."""
+        least, most = sum(part.least for part in self._parts), sum(part.most for part in self._parts)
+        found = [least]
+        while found[-1] < most:
+            found.append(min(most, int(found[-1] * _STEP) + 1))
+        return tuple(map(Step, found))
+
+    def set_budget(self, nbytes: int) -> None:
+        """Hold so many bytes at most when this returns. Raises BudgetError, and changes nothing."""
+        before, after = (parted(one, self._parts) for one in (self.budget, nbytes))
+        settable = [self._set_pool, *(one.set_budget for one in self._languages.values())]
+        changes = sorted(zip(before, after, settable, strict=True), key=lambda one: one[1] - one[0])  # those that shrink first
+        for _, part, change in changes:
+            change(part)
+        self.budget = nbytes
+
+    def watch(self, source: Source, most: Budget) -> Watch:
+        """As `Pool.watch`."""
+        return Watch(self, source, _WATCH_S, _PATIENCE_S, pool_bytes(most))
+
+    def _set_pool(self, nbytes: int) -> None:
+        self._pool.set_budget(max(nbytes, 1))
+
+    def resident_arena(self) -> int:
+        """Bytes in memory, of all arenas."""
+        return self._pool.resident_arena() + sum(one.session.resident_arena() for one in self._languages.values())
+
+
+@dataclass(frozen=True)
+class Step:
+    """A budget that a watch may choose."""
+
+    budget_bytes: int

@@ -1,0 +1,213 @@
+"""The routes of OpenAI's protocol: models, chats, completions, whole or as a stream of server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI, Response
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
+
+from flexcomp.generation import TextReply, Turn
+
+from .answers import FAULT, UNKNOWN, Refusal, answer, ending, error_object, refusal_of
+from .connection import SENT
+from .inference import Service
+from .language import LanguageModel
+from .limits import Share, read_body, until_gone
+from .openai_answer import Answer, error_event
+from .openai_request import Asked, read_chat, read_completion
+
+_OBJECTS = 24  # bytes that Python's objects take for a byte of JSON, at the worst
+_TOKEN_NBYTES = 64  # of a token, with its piece of text until it is sent
+
+
+def add_openai_routes(app: FastAPI, service: Service) -> None:
+    """Have `app` answer by OpenAI's protocol, too."""
+    began = int(time.time())
+
+    def described(name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": began, "owned_by": "flexcomp"}
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return answer({"object": "list", "data": [described(name) for name in service.languages]})
+
+    @app.get("/v1/models/{name}")
+    async def model(name: str) -> Response:
+        _language(service, name)
+        return answer(described(name))
+
+    app.add_route("/v1/chat/completions", Completions(service, read_chat), methods=["POST"])
+    app.add_route("/v1/completions", Completions(service, read_completion), methods=["POST"])
+
+
+def _language(service: Service, name: str) -> LanguageModel:
+    if (found := service.languages.get(name)) is None:
+        known = ", ".join(service.languages) or "none: name a decoder's library, with its tokenizer next to it"
+        raise Refusal(UNKNOWN, f"there is no model {name[:80]!r} for text; there is {known}")
+    return found
+
+
+class _Said:
+    """What a reply's thread says, for a coroutine."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pieces: asyncio.Queue[tuple[str, Exception | None, bool]] = asyncio.Queue()  # of as many as there are tokens
+
+    def say(self, turn: Turn, piece: str, error: Exception | None) -> None:
+        """Called in the thread."""
+        with suppress(RuntimeError):  # the loop is closed: the server has ended
+            self._loop.call_soon_threadsafe(self._pieces.put_nowait, (piece, error, turn.reply.ended))
+
+    async def pieces(self) -> AsyncIterator[str]:
+        """All, to the end of the reply. Raises its error."""
+        ended = False
+        while not ended:
+            piece, error, ended = await self._pieces.get()
+            if error is not None:
+                raise error
+            if piece:
+                yield piece
+
+
+class Completions:
+    """The application of a route. Raises Refusal, or ClientDisconnect where nobody waits any more.
+
+    Nothing is raised once the answer has begun: one that is not complete ends with the connection.
+    """
+
+    def __init__(self, service: Service, read: Callable[[bytes], Asked]) -> None:
+        self._service, self._read = service, read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, began, started = self._service, time.perf_counter(), False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        facts: dict[str, Any] = {"outcome": "failed", "status": FAULT}
+        with service.room.share() as share:
+            try:
+                asked, model, tokens = await self._asked(scope, receive, share, facts)
+                if service.ending:
+                    raise ending()
+                await self._answer(receive, sending, asked, model, tokens, facts)
+                facts |= {"outcome": "answered", "status": 200}
+            except ClientDisconnect:
+                facts |= {"outcome": "abandoned", "status": 0}
+                if not started:
+                    raise
+            except asyncio.CancelledError:  # there is no more time
+                facts |= {"outcome": "refused", "status": ending().status}
+                if not started:
+                    raise ending() from None
+            except Exception as error:
+                if (refusal := refusal_of(error)) is None:
+                    raise
+                facts |= {"outcome": service.metrics.outcome_of(refusal.status), "status": refusal.status}
+                raise refusal from error
+            finally:
+                took_s = time.perf_counter() - began
+                if (name := facts.get("model")) is not None:
+                    service.metrics.count(name, facts["outcome"], took_s, None)
+                service.log.request(**facts, took_ms=round(1e3 * took_s, 3))
+            if (sent := scope["state"].get(SENT)) is not None:  # the request counts until then
+                await sent(service.within_s)
+
+    async def _asked(
+        self, scope: Scope, receive: Receive, share: Share, facts: dict[str, Any]
+    ) -> tuple[Asked, LanguageModel, list[int]]:
+        """The request, its model, and the tokens of its prompt."""
+        service = self._service
+        most = max((one.most_nbytes for one in service.languages.values()), default=1 << 16)
+        body = await read_body(scope, receive, share, min(most, service.room.nbytes), service.within_s)
+        share.hold(len(body) * (1 + _OBJECTS), "a request with its objects")
+        async with service.reading:
+            asked = await self._in_thread(partial(self._read, bytes(body)))
+            model = _language(service, asked.model)
+            facts["model"] = asked.model
+            tokens = await self._in_thread(partial(_tokens, model, asked))
+        capacity = model.text.generator.decoder.capacity
+        places = min(capacity, len(tokens) + (asked.max_tokens or capacity))
+        share.hold(share.nbytes + _TOKEN_NBYTES * places, "a request with its reply")
+        return asked, model, tokens
+
+    def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future:
+        return asyncio.get_running_loop().run_in_executor(self._service.reader, work)
+
+    async def _answer(
+        self, receive: Receive, send: Send, asked: Asked, model: LanguageModel, tokens: list[int], facts: dict[str, Any]
+    ) -> None:
+        said = _Said()
+        turn = model.turns.begin(tokens, asked.max_tokens, asked.stop, asked.sampling, said.say)
+        answered = Answer(asked.model, asked.is_chat)
+        write = self._stream if asked.is_stream else self._whole
+        writing = asyncio.ensure_future(write(send, asked, answered, said, turn.reply))
+        gone = asyncio.ensure_future(until_gone(receive))
+        try:
+            await asyncio.wait((writing, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not writing.done():
+                raise ClientDisconnect
+            writing.result()
+        finally:
+            model.turns.cancel(turn)
+            for task in (writing, gone):
+                task.cancel()
+            reply = turn.reply.reply
+            facts |= {"id": answered.id, "prompt_tokens": reply.prompt_tokens, "tokens": len(reply.tokens)}
+
+    async def _whole(self, send: Send, asked: Asked, answered: Answer, said: _Said, reply: TextReply) -> None:
+        text = "".join([piece async for piece in said.pieces()])
+        body = answered.whole(text, reply.reply)
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _stream(self, send: Send, asked: Asked, answered: Answer, said: _Said, reply: TextReply) -> None:
+        """The answer begins with the first piece: errors before have their status."""
+        began = False
+
+        async def write(body: bytes, more: bool = True) -> None:
+            nonlocal began
+            if not began:
+                began = True
+                headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                body = answered.first() + body
+            # A client that takes nothing for so long loses the connection.
+            sending = send({"type": "http.response.body", "body": body, "more_body": more})
+            try:
+                await asyncio.wait_for(sending, self._service.within_s)
+            except asyncio.TimeoutError:
+                raise ClientDisconnect from None
+
+        try:
+            async for piece in said.pieces():
+                await write(answered.piece(piece))
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            refusal = refusal_of(error)
+            if not began or refusal is None:
+                raise
+            await write(error_event(error_object(refusal, is_openai=True)), more=False)
+            return
+        await write(answered.last(reply.reply, asked.with_usage), more=False)
+
+
+def _tokens(model: LanguageModel, asked: Asked) -> list[int]:
+    if asked.is_chat:
+        tokens = model.text.tokenizer.encode(model.text.tokenizer.conversation(asked.prompt), is_plain=False)
+    else:
+        tokens = asked.prompt if isinstance(asked.prompt, list) else model.text.tokenizer.encode(asked.prompt)
+    model.text.generator.decoder.require_room(len(tokens))
+    return tokens

@@ -1,0 +1,227 @@
+"""OpenAI's protocol, as its Python client speaks it: replies are those of the decoder alone, whoever else asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+
+import flexcomp
+from flexcomp.generation import Sampling, Text
+from flexcomp.serving import LanguageModel, Metrics, Models, Room, Service, make_app
+from flexcomp.serving.logs import Log
+from tests.serving.in_process import ask
+from tests.serving.servers import Server, raw_request, status_of
+
+CHAT = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "the cat"}]
+GREEDY = {"model": "chat", "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def server(decoder_library, first):
+    with Server(f"chat={decoder_library}", first.library, "--budget", "24MB", "--threads", "1", "--log", "json") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def alone(decoder_library):
+    with flexcomp.load(decoder_library, threads=1) as session:
+        yield Text(session, decoder_library.parent)
+
+
+def test_models(client):
+    assert [one.id for one in client.models.list()] == ["chat"]
+    assert client.models.retrieve("chat").owned_by == "flexcomp"
+    with pytest.raises(openai.NotFoundError, match="no model 'other' for text; there is chat"):
+        client.models.retrieve("other")
+
+
+def test_a_chat(client, alone):
+    wanted = alone.chat(CHAT, 30)
+    text = "".join(wanted)
+    found = client.chat.completions.create(messages=CHAT, max_completion_tokens=30, **GREEDY)
+    (choice,) = found.choices
+    assert choice.message.role == "assistant" and choice.message.content == text
+    assert choice.finish_reason == {"capacity": "length"}.get(wanted.reply.finish, wanted.reply.finish)
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (wanted.reply.prompt_tokens, len(wanted.reply.tokens))
+    parts = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in CHAT]
+    again = client.chat.completions.create(messages=parts, max_tokens=30, **GREEDY)
+    assert again.choices[0].message.content == text
+    assert again.usage.prompt_tokens_details.cached_tokens == found.usage.prompt_tokens - 1
+
+
+def test_a_stream(client, alone):
+    pieces = alone.chat(CHAT, 30)
+    wanted = "".join(pieces)
+    options = {"messages": CHAT, "max_tokens": 30, "stream": True, "stream_options": {"include_usage": True}}
+    *chunks, used = client.chat.completions.create(**options, **GREEDY)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(one.choices[0].delta.content or "" for one in chunks) == wanted
+    assert [one.choices[0].finish_reason for one in chunks][:-1] == [None] * (len(chunks) - 1)
+    assert chunks[-1].choices[0].finish_reason and used.choices == [] and used.usage.completion_tokens == len(pieces.reply.tokens)
+
+
+def test_completions(client, alone):
+    wanted = "".join(alone.reply("the cat", 16))
+    found = client.completions.create(prompt="the cat", **GREEDY)
+    assert found.choices[0].text == wanted and found.usage.completion_tokens == 16
+    tokens = alone.tokenizer.encode("the cat")
+    chunks = list(client.completions.create(prompt=tokens, stream=True, **GREEDY))
+    assert "".join(one.choices[0].text for one in chunks) == wanted
+    stop = wanted[4:6]
+    stopped = client.completions.create(prompt=[tokens], stop=stop, **GREEDY).choices[0]
+    assert stopped.text == wanted[: wanted.index(stop)] and stopped.finish_reason == "stop"
+
+
+def test_the_same_seed_gives_the_same_text(client, alone):
+    def drawn(seed: int) -> str:
+        options = {"top_p": 0.9, "presence_penalty": 0.5, "extra_body": {"top_k": 20}}
+        return client.completions.create(model="chat", prompt="x", seed=seed, max_tokens=20, **options).choices[0].text
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    sampling = Sampling(temperature=1.0, top_k=20, top_p=0.9, presence_penalty=0.5, seed=1)
+    assert drawn(1) == "".join(alone.reply("x", 20, sampling=sampling))
+
+
+def test_eight_clients_while_the_budget_changes(decoder_library, alone, tmp_path):
+    prompts = [f"the cat {chr(97 + i) * (5 * i)}" for i in range(8)]
+    wanted = ["".join(alone.reply(prompt, 60)) for prompt in prompts]
+    limit = tmp_path / "memory.max"
+    limit.write_text("24000000")
+    arguments = [f"chat={decoder_library}", "--budget", "24MB", "--threads", "1", "--watch", tmp_path]
+    with Server(*arguments) as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        done = threading.Event()
+
+        def change() -> None:
+            chosen = random.Random(3)
+            while not done.wait(0.25):
+                limit.write_text(str(chosen.randint(3_000_000, 24_000_000)))
+
+        def replies(index: int) -> list[str]:
+            texts = []
+            for _ in range(3):
+                stream = client.completions.create(prompt=prompts[index], max_tokens=60, stream=True, **GREEDY)
+                texts.append("".join(one.choices[0].text for one in stream))
+            return texts
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        try:
+            with ThreadPoolExecutor(8) as threads:
+                found = list(threads.map(replies, range(8)))
+        finally:
+            done.set()
+            changing.join()
+        assert found == [[text] * 3 for text in wanted]
+        assert not [one for one in server.said if one.get("level") == "error"]
+        assert server.metric("flexcomp_requests_total", model="chat", outcome="answered") == 24
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"n": 2}, "'n' is not supported"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "'tools' is not supported"),
+        ({"response_format": {"type": "json_object"}}, "'response_format' is not supported"),
+        ({"logprobs": True}, "'logprobs' is not supported"),
+        ({"frequency_penalty": 0.5}, "'frequency_penalty' is not supported"),
+        ({"temperature": -1}, "temperature must be a number"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number above 0"),
+        ({"stop": ["a"] * 17}, "stop must be a text"),
+        ({"messages": []}, "messages must be a list of 1 to"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, r"messages\[0\] must have a role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "parts of type text"),
+        ({"messages": [{"role": "user", "content": "x" * 3000}]}, "places: shorten it"),
+        ({"extra_body": {"guided_regex": "x"}}, "'guided_regex' is not known here"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(client, options, reason):
+    with pytest.raises(openai.BadRequestError, match=reason):
+        client.chat.completions.create(**{"messages": CHAT, "max_tokens": 4, **GREEDY, **options})
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'{"model": 1, "prompt": "x"}', b'{"prompt": "x"}', b"[" * 5000])
+def test_bodies_that_are_no_request(server, body):
+    answer = server.client.post("/v1/completions", content=body)
+    assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_body_of_megabytes_is_refused_before_it_is_read(server):
+    with server.connection() as connection:
+        connection.sendall(raw_request("/v1/completions", b"", length=50_000_000))
+        assert status_of(connection.recv(4096)) == 413
+
+
+def test_a_client_that_goes_ends_its_reply(server, client):
+    before = server.metric("flexcomp_requests_total", model="chat", outcome="abandoned") or 0
+    for is_stream in (True, False):
+        body = json.dumps({"prompt": "the cat", "max_tokens": 100_000, "stream": is_stream, **GREEDY}).encode()
+        with server.connection() as connection:
+            connection.sendall(raw_request("/v1/completions", body))
+            if is_stream:
+                assert status_of(connection.recv(512)) == 200
+            else:
+                time.sleep(0.1)
+    until = time.monotonic() + 20
+    while server.metric("flexcomp_requests_total", model="chat", outcome="abandoned") != before + 2:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert client.completions.create(prompt="x", max_tokens=2, **GREEDY).usage.completion_tokens == 2
+
+
+def test_the_other_protocol_is_there_too(server, asked):
+    assert server.client.post("/v2/models/first/infer", json=asked).status_code == 200
+    assert server.client.post("/v2/models/chat/infer", json=asked).status_code == 404
+    assert server.client.get("/v2/models/chat").json().keys() == {"error"}
+
+
+@pytest.fixture
+def service(decoder_library):
+    with flexcomp.Pool(1, threads=1) as pool:
+        room = Room(1 << 20)
+        language = LanguageModel(decoder_library, 6_000_000, 1, 4)
+        yield Service(pool, Models(pool, {}), room, Metrics(pool, room), Log(), 0.5, languages={"chat": language})
+        language.close()
+
+
+def test_a_client_that_never_reads_holds_nobody(service):
+    app = make_app(service)
+    slow = json.dumps({"prompt": "the cat", "stream": True, "max_tokens": 2000, **GREEDY}).encode()
+    quick = json.dumps({"prompt": "x", "max_tokens": 3, **GREEDY}).encode()
+
+    async def never(message) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def reading(body: bytes):
+        return body
+
+    async def both() -> None:
+        waiting = [
+            asyncio.create_task(ask(app, "/v1/completions", len(slow), lambda: reading(slow), sending=never)) for _ in range(3)
+        ]
+        while len(turns._turns) < 3:
+            await asyncio.sleep(0.01)
+        begun.extend(turns._turns)
+        assert await ask(app, "/v1/completions", len(quick), lambda: reading(quick)) == 200
+        await asyncio.gather(*waiting)
+        while turns._turns:
+            await asyncio.sleep(0.01)
+
+    begun, turns = [], service.languages["chat"].turns
+    asyncio.run(asyncio.wait_for(both(), 30))
+    assert service.room.used == 0
+    assert [turn.reply.reply.finish for turn in begun] == ["cancelled"] * 3
