@@ -10,11 +10,11 @@ class FlexcompError(Exception):
 
 
 class BudgetError(FlexcompError):
-    """The memory budget is malformed, or smaller than the smallest one a plan exists for."""
+    """The memory budget is malformed, or below the smallest budget that has a plan."""
 
 
 class UnsupportedModelError(FlexcompError):
-    """The model is well formed but holds something that cannot be compiled."""
+    """The model is valid, but has a part that cannot be compiled."""
 
 
 class ModelError(FlexcompError):
@@ -22,7 +22,7 @@ class ModelError(FlexcompError):
 
 
 class TargetError(FlexcompError):
-    """The target is unknown, this machine cannot link for it, or lacks features that the library was compiled for."""
+    """The target is unknown, this machine cannot link for it, or the processor lacks features that the library needs."""
 
 
 class CompilerError(FlexcompError):
@@ -38,11 +38,11 @@ class TuningError(FlexcompError):
 
 
 class DeviceError(FlexcompError):
-    """A remote device, or its tracker, is away or busy, or has ended the session."""
+    """A remote device or its tracker cannot be reached, is busy, or has ended the session."""
 
 
 class StorageError(FlexcompError):
-    """Reading weights failed in the middle of an inference: the session stays usable. Or the weights were changed: load again."""
+    """Weights could not be read during an inference, and the session stays usable; or the weights file changed: load it again."""
 
 
 class ExecutionError(FlexcompError):

@@ -24,9 +24,9 @@ def bench(
     model: Annotated[Path, typer.Argument(help="A library written by `flexcomp build`, or an .onnx file to build first.")],
     threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
     budget: Annotated[
-        str | None, typer.Option(callback=checked_budget, help="Memory; without it, the smallest that is nearly as fast as any.")
+        str | None, typer.Option(callback=checked_budget, help="Memory; by default the smallest that is nearly as fast as any.")
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="How many inferences.")] = 20,
+    repeat: Annotated[int, typer.Option(min=1, help="Number of inferences.")] = 20,
     input: Annotated[
         list[str] | None, typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes.")
     ] = None,

@@ -38,7 +38,7 @@ def build(
         typer.Option(
             "-o",
             "--output",
-            help="The library to write, NAME.so, or NAME.o, which programs in C link; NAME.weights goes next to it.",
+            help="The library to write: NAME.so, or NAME.o for programs in C. NAME.weights is written next to it.",
         ),
     ],
     target: Annotated[
@@ -55,8 +55,8 @@ def build(
         typer.Option(
             callback=checked_budget,
             autocompletion=completed(BUDGETS),
-            help="Memory that a plan is made for: 64MB, 64MiB, bytes, a fraction such as 0.1 or 10%, min, or all, "
-            "everything resident. Without it, and besides, plans are made for budgets from the smallest to that.",
+            help="Make a plan for this memory: 64MB, 64MiB, bytes, a fraction such as 0.1 or 10%, min, or all (everything "
+            "resident). The library always has plans from the smallest budget to everything resident.",
         ),
     ] = None,
     input: Annotated[
@@ -68,8 +68,7 @@ def build(
         typer.Option(
             metavar="NAME=16,64",
             rich_help_panel="Model",
-            help="Extents of a name in --input: the library holds every shape over one weights file; of several names, "
-            "every combination.",
+            help="Extents of a name in --input. The library has every combination of them, over one weights file.",
         ),
     ] = None,
     pad: Annotated[
@@ -77,11 +76,11 @@ def build(
         typer.Option(
             metavar="NAME=0",
             rich_help_panel="Model",
-            help="What sessions pad this input with, from extents between those of --shape to the next; refused if outputs move.",
+            help="Sessions pad this input with this number, up to the next extent of --shape. Refused if outputs change.",
         ),
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="A profile of the machine that will run it, from `flexcomp profile`.")
+        Path | None, typer.Option(help="Measured rates of the machine that will run the network, from `flexcomp profile`.")
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads to compile for; by default as many as the target has cores.")
@@ -91,8 +90,8 @@ def build(
         str,
         known_option(
             KERNELS,
-            "Kernels to hold: 'auto' holds all kinds, and every budget uses the fastest within it; "
-            "'flexnn' holds those of FlexNN's fixed order",
+            "Kernels of the library; 'auto': for every budget the fastest that fit; 'flexnn': the first that fits in "
+            "FlexNN's order",
             rich_help_panel="Planning",
         ),
     ] = "auto",
@@ -100,8 +99,8 @@ def build(
         str,
         known_option(
             STORES,
-            "How weights lie in the file: 'once', and other kernels' forms are prepared when they are loaded; "
-            "'prepared' for all kernels; 'auto' once, but up to a quarter more where preparing is not possible or takes longer",
+            "Forms of weights in the file; 'once': one, from which loading prepares others; 'prepared': those of all kernels; "
+            "'auto': one, and up to a quarter more bytes where preparing is impossible or slow",
             rich_help_panel="Weights",
         ),
     ] = DEFAULT_STORE,
@@ -109,8 +108,8 @@ def build(
         list[str] | None,
         typer.Option(
             metavar="OUTPUT=INPUT",
-            help="Keep an output for the next inference, which takes it as this input; neither is given or returned then. "
-            "A * on both sides stands for the same: 'present.*=past_key_values.*'.",
+            help="The output becomes this input of the next inference, unseen by callers. A * on both sides stands for the same "
+            "text: 'present.*=past_key_values.*'.",
         ),
     ] = None,
     onnx: Annotated[
@@ -122,7 +121,7 @@ def build(
         typer.Option(
             min=1,
             rich_help_panel="Language models",
-            help=f"Tokens that a folder's decoder keeps: by default {CONTEXT}, or fewer if it was made for fewer.",
+            help=f"Tokens that a folder's decoder keeps; by default {CONTEXT}, or the decoder's maximum if this is less.",
         ),
     ] = None,
     operators: Operators = None,
@@ -133,9 +132,8 @@ def build(
         str,
         known_option(
             ARITHMETICS,
-            "The numbers that layers multiply and activations hold: float16 on AArch64 with half precision; "
-            "int8 for weights in blocks, with activations rounded to 8 bits; "
-            "auto keeps float32 where outputs would differ by more than --max-error",
+            "The type that layers multiply; float16: on AArch64 with half precision, for activations, too; int8: for weights "
+            "in blocks, times activations rounded to 8 bits; auto: float16, where outputs stay within --max-error",
         ),
     ] = DEFAULT_ARITHMETIC,
     tf32: Annotated[
@@ -143,7 +141,7 @@ def build(
         typer.Option(
             "--tf32",
             rich_help_panel="GPUs",
-            help="Let a GPU from sm_80 on round operands of products to TF32, 10 bits of mantissa, for its tensor cores.",
+            help="Multiply on the tensor cores of a GPU from sm_80 on: operands are rounded to TF32, 10 bits of mantissa.",
         ),
     ] = False,
     tuning: Annotated[
@@ -154,7 +152,7 @@ def build(
         typer.Option(
             "--cache/--no-cache",
             rich_help_panel="This machine",
-            help="Keep kernels' machine code for other builds, and use kept code.",
+            help="Keep machine code of kernels for other builds, and use kept code.",
         ),
     ] = True,
     probe: Annotated[
@@ -164,8 +162,8 @@ def build(
             rich_help_panel="This machine",
             show_default=False,
             envvar="FLEXCOMP_PROBE",
-            help="Plan for the storage that the output lies on and the speed of a core, measured once, "
-            "if it is for this machine and without --profile. By default that is tried.",
+            help="Measure the storage under the output and a core, once, for plans of this machine without --profile. "
+            "By default builds try that.",
         ),
     ] = None,
     help_all: HelpAll = False,

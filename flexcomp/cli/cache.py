@@ -1,4 +1,4 @@
-"""`flexcomp cache`: where machine code of kernels is kept for other builds, and how to be rid of it."""
+"""`flexcomp cache`: where machine code of kernels is kept for other builds, and how to empty the folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flexcomp.cli.common import CANNOT_RUN, exit_on_error
 from flexcomp.units import human_bytes
 
 
-def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove all of them.")] = False) -> None:
+def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove all kept kernels.")] = False) -> None:
     """Say how many kernels are kept for other builds, and where.
 
-    In the folder that FLEXCOMP_CACHE names, or the user's folder for caches.
+    The folder is FLEXCOMP_CACHE, or in the user's folder for caches.
     """
     from flexcomp.cache import KernelCache
 

@@ -22,8 +22,8 @@ def demo(
         list[str] | None,
         typer.Argument(metavar="[NETWORK]...", help=f"Some of {', '.join(NAMES)}.", autocompletion=completed(NAMES)),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help=f"All of them, instead of {', '.join(DEFAULT)}.")] = False,
-    dir: Annotated[Path, typer.Option(help="Where libraries and pictures go.")] = Path("flexcomp-demo"),
+    everything: Annotated[bool, typer.Option("--all", help=f"Run all networks, instead of {', '.join(DEFAULT)}.")] = False,
+    dir: Annotated[Path, typer.Option(help="The folder for libraries and pictures.")] = Path("flexcomp-demo"),
 ) -> None:
     """Run networks in four budgets, and compare with ONNX Runtime."""
     for name in networks or []:

@@ -31,7 +31,7 @@ def generate(
         typer.Option(
             callback=checked_budget,
             autocompletion=completed(BUDGETS),
-            help="Memory; without it, the smallest that is nearly as fast as any.",
+            help="Memory; by default the smallest that is nearly as fast as any.",
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; by default as built, within the cores.")] = None,

@@ -23,7 +23,7 @@ def help(
         list[str] | None,
         typer.Argument(
             metavar="[COMMAND]",
-            help=f"A command; or '{_OPERATORS}', those that can be compiled.",
+            help=f"A command, or '{_OPERATORS}' for the operators that can be compiled.",
             autocompletion=_topics,
         ),
     ] = None,

@@ -22,7 +22,7 @@ def inspect(
     ] = None,
     weights_picture: Annotated[
         Path | None,
-        typer.Option(help="Write a picture of what --weights auto chose: errors over bytes, layers as they were narrowed."),
+        typer.Option(help="Draw how --weights auto chose types: errors over bytes, and layers in the order of narrowing."),
     ] = None,
     html: Annotated[
         Path | None,
@@ -30,11 +30,11 @@ def inspect(
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(callback=checked_budget, help="Show the plan of this budget; a picture without it is of the smallest."),
+        typer.Option(callback=checked_budget, help="Show the plan of this budget; by default a picture shows the smallest."),
     ] = None,
     shape: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=16", help="Of a library of several shapes, the one to show; by default the largest."),
+        typer.Option(metavar="NAME=16", help="The shape to show, of several; by default the largest."),
     ] = None,
 ) -> None:
     """Show the layers, kernels and budgets of LIBRARY, or one plan."""

@@ -14,7 +14,7 @@ def package(
     library: Annotated[Path, typer.Argument(help="A library written by `flexcomp build`, its weights next to it.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="A new folder, or an archive NAME.tar.gz.")],
     cxx: Annotated[
-        str | None, typer.Option(help="The C++ compiler for the device; otherwise e.g. aarch64-linux-gnu-g++.")
+        str | None, typer.Option(help="The C++ compiler for the device; by default e.g. aarch64-linux-gnu-g++.")
     ] = None,
 ) -> None:
     """Pack LIBRARY and a device's runner into one archive."""

@@ -14,13 +14,13 @@ from flexcomp.files import require_writable
 def plan(
     library: Annotated[Path, typer.Argument(help="A library written by `flexcomp build`.")],
     budget: Annotated[
-        str | None, typer.Option(callback=checked_budget, help="Whose plan; without it, the smallest budget's.")
+        str | None, typer.Option(callback=checked_budget, help="The budget whose plan is shown; by default the smallest.")
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw addresses over steps, and the timelines: .png or .svg.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the timelines for Perfetto, as JSON.")] = None,
-    measured: Annotated[bool, typer.Option("--measured", help="Run it, and show what was measured too.")] = False,
+    measured: Annotated[bool, typer.Option("--measured", help="Run LIBRARY, and show measured times, too.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads of --measured.")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Inferences of --measured; the median one is shown.")] = 11,
+    repeat: Annotated[int, typer.Option(min=1, help="Inferences of --measured; the picture shows the median one.")] = 11,
 ) -> None:
     """Show the memory plan of LIBRARY, and when it computes and loads."""
     with exit_on_error(CANNOT_RUN):

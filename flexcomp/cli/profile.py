@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def profile(
     libraries: Annotated[list[Path], typer.Argument(help="Libraries written by `flexcomp build`, to be run.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The profile to write, for `build --profile`.")],
-    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; by default as built.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 8,
 ) -> None:
     """Measure this machine, or its GPU, by running LIBRARIES."""

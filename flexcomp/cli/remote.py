@@ -44,10 +44,10 @@ Memory = Annotated[
     typer.Option(
         callback=checked_budget,
         autocompletion=completed(BUDGETS),
-        help="Memory; without it, the smallest that is nearly as fast as any.",
+        help="Memory; by default the smallest that is nearly as fast as any.",
     ),
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Compute threads; by default as built.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -71,9 +71,9 @@ def run(
     rpc_wait_ms: RpcWaitMs = 30_000,
     budget: Memory = None,
     threads: Threads = None,
-    repeat: Annotated[int, typer.Option(min=1, help="How many inferences.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, help="Number of inferences.")] = 1,
     input: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; those not given are random (integers: zero).")
+        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input. Other inputs are random; integers are zero.")
     ] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Write each output here as NAME.npy.")] = None,
     as_json: Json = False,
@@ -120,7 +120,7 @@ def measure(
     rpc_key: RpcKey = None,
     rpc_wait_ms: RpcWaitMs = 30_000,
     budget: Annotated[
-        list[str] | None, typer.Option(help="A budget to measure; several are allowed. Without it, all of the library.")
+        list[str] | None, typer.Option(help="A budget to measure, repeatable; by default all budgets of the library.")
     ] = None,
     threads: Threads = None,
     repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget.")] = 10,
@@ -178,7 +178,7 @@ def server(
     output: Annotated[Path, typer.Option("--output", "-o", help="A new folder, or an archive NAME.tar.gz.")],
     target: Annotated[str, typer.Option(help="The device, as for build.")] = "aarch64",
     cxx: Annotated[
-        str | None, typer.Option(help="The C++ compiler for the device; otherwise e.g. aarch64-linux-gnu-g++.")
+        str | None, typer.Option(help="The C++ compiler for the device; by default e.g. aarch64-linux-gnu-g++.")
     ] = None,
 ) -> None:
     """Make an RPC server for devices without TVM, to copy there."""

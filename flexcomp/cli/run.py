@@ -30,37 +30,37 @@ def run(
         typer.Option(
             callback=checked_budget,
             autocompletion=completed(BUDGETS),
-            help="Memory; without it, the smallest that is nearly as fast as any.",
+            help="Memory; by default the smallest that is nearly as fast as any.",
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; by default as built, within the cores.")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="How many inferences are timed.")] = 1,
-    warmup: Annotated[int, typer.Option(min=0, help="Inferences before them, which are not timed.")] = 0,
+    repeat: Annotated[int, typer.Option(min=1, help="Timed inferences.")] = 1,
+    warmup: Annotated[int, typer.Option(min=0, help="Inferences before the timed ones.")] = 0,
     start: Annotated[
-        str, known_option(STARTS, "Let the first inference load what stays in memory, or load it before")
+        str, known_option(STARTS, "Load weights that stay in memory in the first inference (cold), or before (warm)")
     ] = "cold",
     input: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; those not given are random (integers: zero).")
+        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input. Other inputs are random; integers are zero.")
     ] = None,
-    seed: Annotated[int, typer.Option(rich_help_panel="Inputs", min=0, max=2**64 - 1, help="Of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(rich_help_panel="Inputs", min=0, max=2**64 - 1, help="The seed of random inputs.")] = 0,
     reset_state: Annotated[
         bool,
         typer.Option(
             "--reset-state",
             rich_help_panel="Inputs",
-            help="Clear the network's state before every inference; without, it goes on from one to the next.",
+            help="Clear the network's state before every inference, instead of keeping the state.",
         ),
     ] = False,
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify", rich_help_panel="Storage", help="Check every byte of the weights first, and whenever it is read."
+            "--verify", rich_help_panel="Storage", help="Check every byte of the weights at the start, and in every read."
         ),
     ] = False,
     direct: Annotated[
         bool,
         typer.Option(
-            "--direct/--no-direct", rich_help_panel="Storage", help="Read weights past the page cache, where that is possible."
+            "--direct/--no-direct", rich_help_panel="Storage", help="Read weights past the page cache, where possible."
         ),
     ] = True,
     compute_cpus: Annotated[

@@ -29,12 +29,12 @@ from flexcomp.units import Units, human_bytes
 
 
 def share(
-    libraries: Annotated[list[Path], typer.Argument(help="Libraries of `flexcomp build`; NAME is a file's, without .so.")],
-    budget: Annotated[str, typer.Option(callback=checked_budget, help="Memory of all of them together.")],
+    libraries: Annotated[list[Path], typer.Argument(help="Libraries of `flexcomp build`; NAME is the file's name without .so.")],
+    budget: Annotated[str, typer.Option(callback=checked_budget, help="Memory of all libraries together.")],
     urgency: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=2", help="How much a second of a network matters; without it, 1.")
+        list[str] | None, typer.Option(metavar="NAME=2", help="Cost of a second of a network's latency; by default 1.")
     ] = None,
-    rate: Annotated[list[str] | None, typer.Option(metavar="NAME=30", help="Its inferences in a second; without it, 1.")] = None,
+    rate: Annotated[list[str] | None, typer.Option(metavar="NAME=30", help="Inferences in a second; by default 1.")] = None,
     sharing: Annotated[
         str, known_option(SHARING, "Networks take turns in one working range, or each has bytes of its own by SwapNet's rule")
     ] = "exact",

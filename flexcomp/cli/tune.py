@@ -21,14 +21,14 @@ from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_t
 def tune(
     model: Annotated[Path, typer.Argument(help="An .onnx file.")],
     target: Annotated[str, typer.Option(help="The device, as for build.")] = "native",
-    trials: Annotated[int, typer.Option(min=1, help="How many kernels to measure, at most.")] = 200,
+    trials: Annotated[int, typer.Option(min=1, help="Kernels to measure, at most.")] = 200,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The database: created, or continued if it exists.")
     ] = Path("tuning.jsonl"),
     input: Annotated[
         list[str] | None, typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads that the kernels run on, as for build.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads, as for build.")] = None,
     operators: Operators = None,
     weights: Weights = None,
     max_error: MaxError = None,

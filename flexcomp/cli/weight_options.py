@@ -15,16 +15,16 @@ Weights = Annotated[
     typer.Option(
         metavar="TYPE | PATTERN=TYPE",
         autocompletion=completed([*WEIGHTS, "auto"]),
-        help=f"Keep weights in fewer bits, in the file and in memory: {', '.join(WEIGHTS)}, or auto, for each layer the "
-        "fewest that keep outputs within --max-error; for the layers of some ONNX nodes '/head/*=float32', of which the "
-        "last that matches counts. By default nothing is rounded.",
+        help=f"The type of weights in the file and in memory: {', '.join(WEIGHTS)}, or auto: for each layer the fewest bits "
+        "that keep outputs within --max-error. PATTERN=TYPE, e.g. '/head/*=float32', is for layers of these ONNX nodes; "
+        "the last match counts. By default no weight is rounded.",
     ),
 ]
 MaxError = Annotated[
     float | None,
     typer.Option(
         rich_help_panel="Weights",
-        help="For --weights auto and --arithmetic auto: how far outputs may differ, as a part of the largest; "
+        help="For --weights auto and --arithmetic auto: the largest error of outputs, as a part of the largest output; "
         f"{DEFAULT_MAX_ERROR} by default.",
     ),
 ]
@@ -33,7 +33,7 @@ Calibration = Annotated[
     typer.Option(
         metavar="FILE.npz",
         rich_help_panel="Weights",
-        help="For --weights auto and --arithmetic auto: inputs by name, one or several of each; else random ones.",
+        help="For --weights auto and --arithmetic auto: inputs by name, one or several of each; by default random.",
     ),
 ]
 

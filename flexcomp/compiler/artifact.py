@@ -38,11 +38,11 @@ class Artifact:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """One for each shape, the largest first."""
+        """The program of each shape, the largest shape first."""
         return (self.program, *self.others)
 
     def summary(self) -> str:
-        """Layers, kernels, slices, peak and predicted latency per rung, as text."""
+        """Layers, kernels and slices, and peak and predicted latency of every plan, as text."""
         from flexcomp.report import summary
 
         return summary(self.program)
@@ -69,11 +69,10 @@ class Artifact:
         folder: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> Session:
-        """Open it in this process, without a library to keep; arguments and errors as those of `flexcomp.load`.
+        """Open a session in this process, without a library to keep. Arguments and errors are those of `flexcomp.load`.
 
-        The library and its weights are written to a new folder inside `folder`, by default where temporary files go, whose
-        names are gone when this returns: only the session holds them. Where that is a memory file system, weights
-        take memory besides the budget: give a folder on a disk.
+        The library and its weights are written to a new folder inside `folder` (None: where temporary files go), and vanish with
+        the session. In a file system in memory, weights take memory besides the budget: give a folder on a disk.
         """
         if folder is not None:
             folder = checked_path(folder, "folder")
@@ -89,14 +88,14 @@ class Artifact:
         *,
         progress: Progress = lambda phase, done, total: None,
     ) -> None:
-        """Write PATH, a self-contained shared library NAME.so, and its weights, NAME.weights, in the same folder.
+        """Write the library `path`, NAME.so, and its weights, NAME.weights, into the same folder.
 
-        NAME.o is an object file instead, to be linked with a program in C, which calls `flexcomp_open_linked`.
-        A library for another kind of machine is linked with a cross compiler: `compiler`, or TRIPLE-g++. Both files
-        appear only when both are complete. Weights are packed now: `progress` is called as for `flexcomp.build`.
+        NAME.o is an object file for a program in C, which calls `flexcomp_open_linked`. Libraries for other machines are linked
+        by the cross compiler TRIPLE-g++, or by `compiler`. Both files appear only when both are complete. `progress` is called as
+        for `flexcomp.build`, while the weights are packed.
 
-        Raises InputError for another ending, and TargetError if the library cannot be linked, most often for want of
-        that compiler.
+        Raises InputError for another ending, and TargetError if the library cannot be linked, mostly because that compiler is
+        missing.
         """
         path = checked_path(path, "the library")
         link = self._linking(path, compiler)
@@ -109,16 +108,16 @@ class Artifact:
     def write_weights(
         self, path: str | os.PathLike[str], progress: Progress = lambda phase, done, total: None
     ) -> WeightsDigest:
-        """Write the weights file alone; the result belongs into every library that uses this file."""
+        """Write the weights file alone. Every library for this file needs the result."""
         return write_weights(
             path, self.weights, model=self.program.model, data_nbytes=self.program.weights_nbytes,
             report=lambda done, total: progress("writing", done, total),
         )  # fmt: skip
 
     def write_library(self, path: str | os.PathLike[str], weights: WeightsDigest, compiler: str | None = None) -> None:
-        """Write PATH alone, a library for a weights file that this or another artifact with the same weights wrote.
+        """Write the library alone, for a weights file that this artifact, or another one with the same weights, wrote.
 
-        Raises as `export_library`.
+        Raises the errors of `export_library`.
         """
         path = checked_path(path, "the library")
         link = self._linking(path, compiler)

@@ -86,55 +86,50 @@ def build(
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
 
-    `model` is a path to an ONNX file, an `onnx.ModelProto`, or a Relax module (its weights as constants, or as `params`).
-    `input_shapes` sets dynamic axes. Names among its extents stand for those that `shapes` lists; the library holds all of them.
-    `pad`: values by input, with which sessions pad inputs of other extents, unless the build finds that outputs move.
-    `target` is "native", the name of a board, or a target of TVM.
-    `budget` is a number of bytes, "64MB", "64MiB", a fraction of the resident size, "min", or "all" for everything resident.
-    The artifact holds a plan for this budget and a ladder of plans for others; with None only the ladder.
+    The model and its inputs:
+    `model`: the path of an ONNX file, an `onnx.ModelProto`, or a Relax module with weights as constants or as `params`.
+    `target`: "native", the name of a board, or a target of TVM.
+    `budget`: bytes as a number, "64MB" or "64MiB"; a fraction of the resident size as 0.1 or "10%"; "min"; or "all" for
+    everything resident. The artifact has a plan for this budget and a ladder of plans for others; None: only the ladder.
+    `input_shapes`: the shapes of inputs with dynamic axes, by input: `{"x": (1, 3, 224, 224)}`.
+    `shapes`: for names in `input_shapes`, the extents that the library is built for: `{"n": [16, 64]}` with `{"x": (1, "n")}`;
+    or a list of combinations, `[{"h": 32, "w": 64}]`.
+    `pad`: numbers by input. A session pads inputs of other extents with them, if the build finds that outputs do not change.
+    `state`: outputs that become inputs of the next inference, `{"h_out": "h_in"}`. A * on both sides stands for the same text:
+    `{"present.*": "past_key_values.*"}`. States are zeros at first. `run` neither takes nor returns them; `Session.state` does.
+    `custom_operators`: operators of the model that flexcomp lacks, or that are to be computed in another way.
+
+    Weights and arithmetic:
+    `weights`: the type in the file and in memory: "float32", "float16", "bfloat16", "int8" or "int4"; or types by patterns of
+    ONNX nodes' names, where the last match counts: `{"*": "int8", "/head/*": "float32"}`. None rounds no weight. "auto" chooses
+    for each layer the type with the fewest bytes, so that no output differs from the float32 network's by more than `max_error`
+    of its largest element (None: 0.005) on the `calibration` inputs.
+    `calibration`: arrays by input name, several such dicts, or an .npz file; None: random inputs with a fixed seed.
+    `arithmetic`: "float32"; "float16", on AArch64 with half precision: weights and activations are float16, and layers whose
+    weights have another type or do not fit compute in float32; "auto": float16 in as many layers as `max_error` allows on the
+    `calibration` inputs; "int8": layers with weights in blocks multiply activations that are rounded to 8 bits, on processors
+    with dot products of bytes. Inputs and outputs keep their types.
+    `tf32`: True multiplies on tensor cores of GPUs from sm_80 on. Operands are rounded to ten bits of mantissa; sums are float32.
+    `store`: the forms of weights in the file. "once": the form of each layer's smallest kernel; loading prepares other forms.
+    "prepared": the forms of all kernels in plans. "auto": as "once", with up to a quarter more bytes for second forms where
+    preparing is impossible, or slower than reading.
 
     Planning:
-    `threads`: compute threads that plans are made for, by default one for each core.
+    `threads`: compute threads; None: one for each core of the target.
+    `kernels`: "smallest", "fastest", or "auto": for every budget the fastest kernels that fit. "flexnn" is FlexNN's order, for
+    comparison: the first of Winograd, im2col and direct that fits.
     `strategy`: the planner; all but "best" are for comparison.
-    `kernels`: "smallest", "fastest", or "auto", which holds both and one between, so that every rung uses the fastest kernels
-    within its budget. "flexnn" is FlexNN's fixed order, for comparison: the first of Winograd, im2col and direct that fits.
-    `profile`: measured rates of the machine that will run the network, as an object or the file of `flexcomp profile`. Without a
-    profile, plans use rates that are guessed from the target.
-    `probe`: a build for this machine measures the storage of this folder, by default the current one, once and for a second.
-    False, or FLEXCOMP_PROBE=0, measures nothing. The build reports the rates and keeps them in the folder for caches, in a file
-    that can be given as `profile`.
-    `tuning`: a database of `flexcomp.tune`. Its times for this target and number of threads decide which kernel is fastest, and
-    plans use them.
+    `profile`: measured rates of the machine that will run the network, as an object or a file of `flexcomp profile`.
+    `probe`: without a profile, a build for this machine measures the storage of this folder (None: the current one) and a core,
+    once, in a second or two. False, or FLEXCOMP_PROBE=0, measures nothing: plans then use rates that are guessed from the target.
+    `tuning`: a database of `flexcomp.tune`. Its times decide which kernels are fastest.
 
-    Weights:
-    `weights`: the element type in the file and in memory: "float32", "float16", "bfloat16" or "int8", or a dict of types by
-    patterns of ONNX nodes' names, of which the last match counts: `{"*": "int8", "/head/*": "float32"}`. Arithmetic is float32
-    for all types. Without `weights` nothing is rounded; fewer bits are used only where these hold the same numbers.
-    "auto" chooses for each layer the type with the fewest bytes, so that no output differs from the float32 network's by more
-    than `max_error` of its largest element (None: 0.005) on the `calibration` inputs: arrays by input name, several such sets,
-    a .npz file, or None for seeded random inputs.
-    `store`: the forms of weights in the file: "once", each layer's in the form of its smallest kernel, from which loads prepare
-    the others; "prepared", the forms of all kernels that some rung uses; "auto", once, with second forms for up to a quarter more
-    bytes where there is no preparation, or where preparing takes longer than reading.
+    The build itself:
+    `cache`: True keeps machine code of kernels for later builds, in FLEXCOMP_CACHE or the user's folder for caches.
+    `progress`: a function that is called with (phase, done, total); True shows progress, False does not; None: in terminals and
+    notebooks only.
 
-    `state`: outputs that become inputs of the next inference, {"h_out": "h_in"}, or patterns with one * for the same text in
-    both, {"present.*": "past_key_values.*"}. Each pair is a tensor in the arena, all zeros at first, which is neither given nor
-    returned; `Session.state` reads the tensors. Calibration takes them as inputs.
-    `custom_operators`: operators of an ONNX model that flexcomp lacks, or is to compute in another way.
-    `tf32`: a GPU from sm_80 on multiplies by its tensor cores in convolutions, dense layers and matrix products. Operands are
-    rounded to ten bits of mantissa, and sums are float32.
-    `arithmetic`: "float32"; "int8": layers whose weights are in blocks multiply activations that are rounded to 8 bits, with a
-    scale for each block of a row, where the processor has dot products of bytes; "float16" on AArch64 with half precision:
-    layers multiply numbers of 16 bits, and activations take half the memory. Inputs and outputs keep their types. Weights are
-    float16, too; layers that `weights` keeps as another type, or whose weights do not fit, compute in float32. With "auto" layers
-    compute in float16 only as far as outputs stay within `max_error` on the `calibration` inputs, as for weights; this machine
-    measures that in float32, by rounding.
-    `progress(phase, done, total)` is called during the build; True or False show progress or not, by default in terminals and
-    notebooks only. `cache`: machine code of kernels is shared with other builds, in the folder that FLEXCOMP_CACHE names or
-    the user's folder for caches.
-
-    Raises ModelError, UnsupportedModelError, TargetError, BudgetError, InputError, or TuningError if the database is
-    broken.
+    Raises ModelError, UnsupportedModelError, TargetError, BudgetError or InputError; TuningError for a broken database.
     """
     request = Request(parse_budget(budget), strategy)
     options = options_of(

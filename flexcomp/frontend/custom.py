@@ -1,8 +1,8 @@
 """Operators that a user adds: a name, a shape rule and a converter.
 
-Nodes of such an operator move to a domain of flexcomp's own before anything else reads the model, so neither ONNX's definition of
-an operator of that name nor a function of the model stands for them. While the model is simplified, ONNX's shape inference asks
-the shape rules.
+Nodes of such an operator move to a domain of flexcomp's own before anything else reads the model. So neither ONNX's definition of
+an operator of that name nor a function of the model replaces the nodes. While the model is simplified, ONNX's shape inference
+asks the shape rules.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _NARROW = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 @dataclass(frozen=True)
 class CustomOperator:
-    """An operator of ONNX models that flexcomp is taught.
+    """An operator of ONNX models that a user adds.
 
-    `name` and `domain` are those of nodes; the empty domain is ONNX's own. The operator is for models of the domain's versions
-    `since` to `until` (None: and later ones).
-    `shapes(inputs, attributes)` gives the type of the result, or a list for several results: a `Tensor` each. Inputs are Tensors,
-    None where an input is left out, with values where these are constants of the model.
-    `convert(node)` gives the result, a Relax expression, or a `relax.Tuple` for several. It calls kernels by `node.call`, and
-    may use Relax's operators. What it cannot convert it refuses: `raise node.refuse("…")`.
+    `name`, `domain`: of the nodes; the empty domain is ONNX's own.
+    `since`, `until`: the versions of the domain that the operator is for; None: no last version.
+    `shapes`: a function of (inputs, attributes) that returns the type of the result, a `Tensor`, or a list of several. Inputs are
+    Tensors, with values where constants of the model are given, and None where an input is left out.
+    `convert`: a function of a node that returns the result, a Relax expression, or a `relax.Tuple` of several. The function calls
+    kernels by `node.call`, and may use Relax's operators. `raise node.refuse("…")` refuses a node.
     """
 
     name: str

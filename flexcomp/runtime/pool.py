@@ -47,15 +47,15 @@ class _Member:
 
 
 class Pool:
-    """Several models that take turns in one budget.
+    """Several models that take turns in one budget. Any thread may call.
 
-    `budget` is a number of bytes, as a session's may be written. `lanes` inferences run at a time, each on cores of its own;
-    models of one lane work in the same memory, so that only the memory kept between inferences adds up. `threads` compute in each
-    lane, by default one for each core. Of each model `queue` requests may wait.
-
-    Each model is on the rung of its ladder with which the sum of rate · urgency · latency is least (`flexcomp.runtime.shares`),
-    found anew when the budget, the models or their rates change. `sharing="swapnet"` shares by SwapNet's rule instead, to
-    compare with. Then models that are idle give memory back at once. All calls may come from any thread.
+    `budget`: bytes, "64MB" or "64MiB", for all models together.
+    `lanes`: inferences that run at a time, each on cores of its own. Models of one lane work in the same memory, so only the
+    memory that they keep between inferences adds up.
+    `threads`: compute threads of each lane; None: one for each core of the lane.
+    `queue`: requests that may wait for a model.
+    `sharing`: "exact" chooses each model's plan so that the sum of rate · urgency · latency is least, anew when the budget, the
+    models or their rates change. "swapnet" shares by SwapNet's rule, for comparison.
     """
 
     @renamed(strategy="sharing")
@@ -109,13 +109,15 @@ class Pool:
     ) -> None:
         """Open the compiled network in `path` under `name`.
 
-        `urgency` is the cost of a second of its latency, relative to other models. `rate` is requests per second; None: counted.
-        `deadline_ms` is for requests that give none: shares are made to meet this deadline. `keep` bounds memory that
-        the model keeps between inferences: "auto" for its share, or a number of bytes. `weights` and further options are
-        those of `flexcomp.load`. A library that is added twice with the same ones is held once, unless its network keeps state.
+        `urgency`: the cost of a second of latency, relative to other models.
+        `rate`: requests per second; None: the pool counts requests.
+        `deadline_ms`: for requests without a deadline of their own. Shares are made to meet this deadline.
+        `keep`: bytes that the model may keep between inferences; "auto": as many as its share gives.
+        `weights` and `options`: as for `flexcomp.load`. A library that is added twice with the same options is held once, unless
+        the network keeps state.
 
-        Raises BudgetError where the budget is too small for one model more, ArtifactError, TargetError, InputError; then
-        nothing has changed.
+        Raises BudgetError if the budget is too small for one more model, ArtifactError, TargetError, InputError; then nothing has
+        changed.
         """
         session = options_of(options).to_json()
         name = checked_text(name, "the model's name")
@@ -135,7 +137,7 @@ class Pool:
             function(self._pool, "add")(name, json.dumps(model), program, library, str(found), session)
 
     def remove(self, name: str) -> None:
-        """Close a model: its requests that wait fail, that which runs ends."""
+        """Close a model. A running inference ends; waiting requests fail."""
         self._described(name)
         with translated():
             function(self._pool, "remove")(name)
@@ -144,11 +146,12 @@ class Pool:
     def run(
         self, name: str, inputs: Mapping[str, Any], *, deadline_ms: float | None = None, late: str = "refuse"
     ) -> dict[str, np.ndarray]:
-        """One inference of the model `name`, in its turn; outputs by name.
+        """One inference of the model `name`, in its turn. Returns the outputs by name.
 
-        With a deadline, from now on, a request is refused that would be late or make another late, and dropped if
-        the deadline passes before the request begins; `late="run"` runs it all the same. Raises RefusedError, InputError,
-        StorageError, ExecutionError.
+        A request that would miss its deadline, or make another request miss one, is refused; `late="run"` runs the request all
+        the same. A request whose deadline passes before its turn is dropped. `deadline_ms` counts from now.
+
+        Raises RefusedError, InputError, StorageError, ExecutionError.
         """
         options = _request(deadline_ms, late)
 
@@ -169,10 +172,10 @@ class Pool:
         late: str = "refuse",
         here: bool = False,
     ) -> PoolFuture:
-        """The same without waiting: the future has the outputs, or the error. Raises RefusedError at once.
+        """As `run`, without waiting: the future has the outputs, or the error. Raises RefusedError at once.
 
-        Inputs are read when the request runs, and must not change before it is done. With `here` it runs in this call, and the
-        future is done, if the pool has one lane, in which nothing runs or waits, and the inference was seen to take 2 ms at most.
+        Inputs are read when the request runs, and must not change before the future is done. `here=True` runs the request in this
+        call, if the pool has one lane, nothing runs or waits, and earlier inferences of the model took at most 2 ms.
         """
         self._require_this_process()
         options = _request(deadline_ms, late, collected=True, here=bool(here))
@@ -189,7 +192,7 @@ class Pool:
         return self._of_member(name, ask)
 
     def set_budget(self, budget: int | str | Budget) -> PoolPlan:
-        """Share another budget. When this returns, no more is held; inferences that had to give memory back begin anew.
+        """Share another budget. When this returns, no more memory is held; inferences that gave memory back begin anew.
 
         Raises BudgetError, with the smallest budget for these models, and changes nothing.
         """
@@ -247,27 +250,28 @@ class Pool:
         return self._plan()["budget_bytes"]
 
     def plan(self) -> PoolPlan:
-        """The shares, now or when running inferences have ended."""
+        """The shares of the models, now or as soon as running inferences have ended."""
         plan = self._plan()
         plan["models"] = tuple(PooledModel(**model) for model in plan["models"])
         plan["lane_bytes"] = tuple(plan["lane_bytes"])
         return PoolPlan(**plan, units=self._units)
 
     def stats(self, *, at_once: bool = True) -> dict[str, Any]:
-        """Counts and memory; all of one moment unless `at_once` is False, when no request waits for this call.
+        """Counts and memory, all of one moment. With `at_once=False` no request waits for this call, and moments differ.
 
-        Keys: budget_bytes, claimed_bytes (that models hold, or inferences may hold by their end), shared_bytes (of these, for
-        weights that several models have), resident_bytes (that are in memory), reshared, lanes (bytes, resident_bytes, busy,
-        waiting), models: by name requests, completed, failed, refused, missed (deadlines, of those that were admitted), dropped
-        (of these before they began), cancelled, restarts, waiting, running, rate (learnt; None: not yet), rung, working_bytes,
-        kept_bytes, shared_bytes, resident_bytes (of its own), broken (why the model cannot run, or None); wait_ms, latency_ms,
-        stall_ms, bytes_read of the last inference; total_latency_ms, total_stall_ms, total_bytes_read of all.
+        Of the pool: budget_bytes, claimed_bytes (held by models, or by inferences until their end), shared_bytes (of these, for
+        weights that several models have), resident_bytes (in memory), reshared, lanes (bytes, resident_bytes, busy, waiting).
+
+        Of each model in `models`: requests, completed, failed, refused, missed (deadlines, of admitted requests), dropped (of
+        these, before they began), cancelled, restarts, waiting, running, rate (counted; None: not yet), rung, working_bytes,
+        kept_bytes, shared_bytes, resident_bytes (of its own), broken (why the model cannot run, or None); of the last inference
+        wait_ms, latency_ms, stall_ms, bytes_read; of all inferences total_latency_ms, total_stall_ms, total_bytes_read.
         """
         with translated():
             return json.loads(function(self._pool, "stats" if at_once else "stats_in_passing")())
 
     def broken(self, name: str) -> str | None:
-        """Why the model cannot run any more, or None; to be asked often, which `stats` is not."""
+        """Why the model cannot run any more, or None. Cheap enough to be asked often, unlike `stats`."""
         self._member(name)
         with translated():
             return str(function(self._pool, "broken")(name)) or None

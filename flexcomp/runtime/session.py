@@ -76,18 +76,22 @@ def load(
     work_stealing: bool = True,
     trace: bool = False,
 ) -> Session:
-    """Open the compiled network in `path`, whose weights lie next to the library unless `weights` names another file.
+    """Open a compiled network.
 
-    `budget` is given as to `flexcomp.runtime.budget.parse_budget`; the largest plan within it is used. `threads`
-    defaults to the number of the build, or the compute cores if fewer. `verify` checks every byte
-    of the weights first, and again in each read: that takes a thousandth of the weights file's size in memory beyond the
-    budget, and the loader computes checksums. `start="warm"` loads here the weights that stay in memory (see
-    `Session.warm`), where `"cold"` leaves loading to the first inference, which computes meanwhile.
-    Where cores differ (big.LITTLE), kernels run on the big ones and weights are loaded on little ones; otherwise
-    the system places threads. `compute_cpus` and `loader_cpu` name cores instead, as a number, a sequence or a list such
-    as "4-7"; `affinity=False` leaves all to the system.
-    `direct=False` reads through the page cache, and `read_bandwidth` imitates storage of so many bytes per second. Threads that
-    wait for weights help to load, unless `work_stealing=False`. `trace` notes when steps and loads run, for `Session.trace`.
+    `path`: the library. `weights`: the weights file; None: NAME.weights next to the library NAME.so.
+    `budget`: as for `flexcomp.build`. The session uses the largest plan within it; None: the smallest plan that is nearly as fast
+    as any.
+    `threads`: compute threads; None: as built, or one for each compute core if these are fewer.
+    `verify`: True checks every byte of the weights at once, and again in each read. Checksums take a thousandth of the weights
+    file's size in memory, beyond the budget.
+    `start`: "warm" loads the weights that stay in memory now (see `Session.warm`); "cold" leaves this to the first inference.
+    `compute_cpus`, `loader_cpu`: the cores for kernels and for the loader, as a number, a sequence or a list such as "4-7". None:
+    kernels run on the big cores and the loader on a little one, where cores differ. `affinity=False` binds no thread to a core.
+    `direct`: False reads weights through the page cache.
+    `read_bandwidth`: bytes per second of slower storage, which the session then imitates.
+    `work_stealing`: False keeps threads that wait for weights from helping the loader.
+    `trace`: True notes when steps and loads run, for `Session.trace`.
+
     Raises ArtifactError, BudgetError, TargetError, InputError.
     """
     options = LoadOptions(verify, direct, read_bandwidth, compute_cpus, loader_cpu, affinity, work_stealing, trace)
@@ -118,7 +122,7 @@ def load(
 
 
 class Session:
-    """An open network. Calls from several threads are carried out one after the other."""
+    """An open network. Any thread may call; inferences take turns."""
 
     def __init__(self, program: tvm_ffi.Module, opened: tvm_ffi.Module, info: dict) -> None:
         self._program = program
@@ -161,20 +165,19 @@ class Session:
     ) -> dict[str, Any]:
         """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
 
-        Of a library of several shapes the inputs' one runs; states stay, and weights that its plan keeps like the one before.
-        A library built with `pad` takes all extents up to the largest, and outputs have those of the inputs.
+        A library of several shapes runs the shape of the inputs; the state stays. A library built with `pad` takes all extents up
+        to the largest, and outputs have the extents of the inputs.
 
-        `outputs` are tensors by name to write results to, which need not be all, and are returned. A network built for
-        a GPU takes and gives tensors of the first GPU, too, by DLPack and without copies to the CPU. Work on inputs must be
-        over, or be on the default stream; all is over when this returns. "cuda" in the place of a tensor, or of the dict,
-        asks for a new one there, which other libraries take by DLPack; its memory is not part of the budget, and may outlive the
-        session.
+        `outputs`: tensors by name, for some or all outputs, that results are written to. A network built for a GPU takes and
+        gives tensors of the first GPU, too, by DLPack and without copies to the CPU. Earlier work on such inputs must be
+        complete, or be on the default stream. "cuda" in place of a tensor, or of the dict, asks for a new tensor on the GPU; its
+        memory is not part of the budget, and may outlive the session.
 
-        A bfloat16 input may be an array of ml_dtypes.bfloat16, or its bits as uint16; outputs are the former where
-        ml_dtypes is installed.
+        A bfloat16 input is an array of ml_dtypes.bfloat16, or its bits as uint16. A bfloat16 output is an array of
+        ml_dtypes.bfloat16 where ml_dtypes is installed, and otherwise uint16.
 
-        Raises InputError (a ValueError), StorageError, ExecutionError, CancelledError; afterwards the session works on, unless
-        the weights file was changed in place: whatever has to be read then is refused, until the network is loaded again.
+        Raises InputError (a ValueError), StorageError, ExecutionError, CancelledError. The session works on afterwards, unless
+        the weights file was changed in place: then load the network again.
         """
         values = given_inputs(self.inputs, inputs, args)
         shape, own = self._shapes_of(values)
@@ -208,18 +211,17 @@ class Session:
             return self.shapes[function(self._opened, "shape_of")(*(tvm_ffi.Shape(extents_of(value)) for value in values))]
 
     def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
-        """One inference with inputs in order or by name; a network with several outputs returns a tuple."""
+        """One inference with inputs in order or by name. Returns the output, or a tuple of several outputs."""
         if args and kwargs:
             raise InputError("give inputs in order or by name, not both")
         outputs = tuple((self.run(kwargs) if kwargs else self.run(*args)).values())
         return outputs[0] if len(outputs) == 1 else outputs
 
     def set_budget(self, budget: int | float | str | Budget | None) -> RungInfo:
-        """Switch to the largest plan within `budget`; any thread may call it at any time.
+        """Switch to the largest plan within `budget`; any thread may call this at any time.
 
-        A smaller budget stops an inference in progress after the running kernel, and starts the inference anew: the
-        memory has been given back when this returns. A larger one is used from the next inference on; this does not
-        wait for it.
+        A smaller budget stops an inference in progress after the running kernel, and starts the inference anew. The memory has
+        been given back when this call returns. A larger budget counts from the next inference on; the call does not wait.
         """
         nbytes = resolve_in(budget, self.info)
         with translated():
@@ -228,16 +230,16 @@ class Session:
     def cancel(self) -> None:
         """End the inference in progress, from any thread: its `run` raises CancelledError after the running kernel.
 
-        The state is as before that inference, and weights in memory stay there. An inference that waits for its turn goes on.
+        The state stays as before that inference, and weights in memory stay there. Inferences that wait for their turn go on.
         """
         with translated():
             function(self._opened, "cancel")()
 
     def state(self) -> dict[str, np.ndarray]:
-        """The state for the next inference, by the names of its inputs; copies. See `flexcomp.build`.
+        """Copies of the state for the next inference, by the names of its inputs. See `flexcomp.build`.
 
-        This and the next two methods wait for an inference in progress. After an inference that fails, or when one begins anew
-        because the budget shrank, the state is as before that inference.
+        The three methods for states wait for an inference in progress. After an inference that failed or began anew in a smaller
+        budget, the state is as before that inference.
         """
         found = [np.empty(port.shape, port.array_dtype) for port in self.states]
         with translated():
@@ -245,14 +247,14 @@ class Session:
         return named_outputs(self.states, found)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Replace the state, or some of it, by names as `state` gives. Raises InputError (a ValueError)."""
+        """Replace all or part of the state, by names as `state` gives. Raises InputError (a ValueError)."""
         given = checked_states(self.states, state)
         with translated():
             pairs = (one for index, array in given for one in (index, tvm_ffi.from_dlpack(array)))
             function(self._opened, "set_states")(*pairs)
 
     def reset_state(self) -> None:
-        """Clear the state: all zeros, as when the session was opened."""
+        """Set the state to zeros, as when the session was opened."""
         with translated():
             function(self._opened, "reset_states")()
 
@@ -266,10 +268,10 @@ class Session:
     ) -> Watch:
         """Let the budget follow `source` in a thread of its own, until the result is stopped or its `with` ends.
 
-        `source` is "cgroup" (the limit of this process's memory control group, less other memory in it), the folder
-        of another group, "pressure" (PSI: one budget down while tasks wait for memory), or a function that returns
-        the allowed bytes, or None to leave things as they are. The source is asked every `interval_ms` milliseconds. The budget
-        shrinks at once, to the smallest one if nothing fits, and grows when a larger one has fitted for `patience_ms`.
+        `source`: "cgroup" (the limit of this process's memory control group, less other memory in this group); the folder of
+        another group; "pressure" (PSI: one budget down while tasks wait for memory); or a function that returns the allowed
+        bytes, or None for no change. The thread asks the source every `interval_ms` milliseconds. The budget shrinks at once, to
+        the smallest one if nothing fits, and grows when a larger one has fitted for `patience_ms`.
         """
         from .watch import Watch, source_of
 
@@ -278,14 +280,14 @@ class Session:
         return Watch(self, source_of(source), interval_s, patience_s)
 
     def stats(self) -> dict[str, Any]:
-        """The plan in use, and times and bytes of the last inference.
+        """The plan in use, and times and bytes.
 
-        Keys: shape (index into `shapes`), rung, budget_bytes, arena_bytes, threads, compute_cpus, loader_cpus (None: on any
-        core), direct_io,
-        staging_bytes (of the process, outside the budget, through which weights come to a GPU; 0 on CPUs), runs,
-        restarts (inferences begun anew because the budget shrank), latency_ms, stall_ms, read_ms (in which reads were
-        in flight), bytes_read, reads, prepared_bytes (weights in the kernels' form, made from read weights), prepare_ms (the
-        loader's), help_ms (by steps that waited; within stall_ms) (of the last inference), total_bytes_read.
+        Of the session: shape (index into `shapes`), rung, budget_bytes, arena_bytes, threads, compute_cpus and loader_cpus (None:
+        any core), direct_io, staging_bytes (host memory outside the budget, through which weights go to a GPU; 0 on CPUs), runs,
+        restarts (inferences begun anew because the budget shrank), total_bytes_read.
+
+        Of the last inference: latency_ms, stall_ms, read_ms (reads were in flight), bytes_read, reads, prepared_bytes (weights
+        brought into the kernels' form), prepare_ms (by the loader), help_ms (by waiting steps; a part of stall_ms).
         """
         with translated():
             return json.loads(self._stats())
@@ -296,20 +298,23 @@ class Session:
             return parse_trace(function(self._opened, "trace")())
 
     def warm(self) -> float:
-        """Load missing weights that stay in memory between inferences: the next inference then reads no more than all others.
+        """Load the weights that stay in memory between inferences, so that the next inference reads no more than later ones.
 
-        Returns the seconds. Raises the errors of running; a smaller budget that is set meanwhile is seen.
+        Returns the seconds. Raises the errors of `run`. A smaller budget takes effect meanwhile.
         """
         with translated():
             return float(function(self._opened, "warm")())
 
     def resident_arena(self) -> int:
-        """Bytes of the arena that are in memory now; those that no inference has touched yet are not."""
+        """Bytes of the arena that are in memory now, without bytes that no inference has touched yet."""
         with translated():
             return int(function(self._opened, "resident_arena")())
 
     def read_rate(self, request_nbytes: int = 1 << 20, nbytes: int = 64 << 20) -> float:
-        """Bytes per second that the storage gives to the loader alone, by reads of `request_nbytes`, `nbytes` or more in all."""
+        """Bytes per second that the loader reads from the storage, while nothing is computed.
+
+        The loader makes reads of `request_nbytes`, together `nbytes` or more.
+        """
         with translated():
             return float(function(self._opened, "read_rate")(request_nbytes, nbytes))
 

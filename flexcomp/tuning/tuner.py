@@ -63,14 +63,16 @@ def tune(
 ) -> TuningReport:
     """Measure at most `trials` kernels of a network's layers and append every outcome to `database`.
 
-    Arguments that `build` has too mean the same. An existing database is continued: its kernels are not measured
-    again, except that in the end each layer's best kernel and its default are, in turns. Kernels on narrow weights are others
-    than those on float32: give the `weights` that the build is given. `address`, `tracker`, `key` and `wait_ms` are those of
-    `flexcomp.remote.connect`, but of a tracker all devices under `key` measure; without an address and a tracker, kernels run on
-    this machine. A candidate that takes longer than `timeout_ms` to build, or to measure, has failed.
+    An existing database is continued: kernels with records are not measured again, except each layer's best and default kernels,
+    in turns at the end.
+    `address`, `tracker`, `key` and `wait_ms`: as for `flexcomp.remote.connect`; all devices of a tracker under `key` measure.
+    Without an address and a tracker, kernels run on this machine.
+    `timeout_ms`: a candidate that takes longer to build, or to measure, has failed.
+    `weights`: give those of the build, because kernels for narrow weights differ from kernels for float32. Other arguments are
+    those of `flexcomp.build`.
 
-    Raises ModelError, UnsupportedModelError, TargetError, InputError, and TuningError if the database is broken or no
-    device can measure.
+    Raises ModelError, UnsupportedModelError, TargetError, InputError, and TuningError if the database is broken or no device can
+    measure.
     """
     kept = Weights(types=weights, max_error=max_error, calibration=calibration)
     operators = checked_operators(custom_operators)

@@ -1,6 +1,6 @@
-"""A kernel in C: the PrimFunc that calls it, in so many tasks as it says.
+"""A kernel in C, and the PrimFunc that calls the C function once for each task:
 
-    for task in tasks, in parallel:   function(task, tasks, inputs…, results…, scratch…)
+for task in tasks, in parallel:   function(task, tasks, inputs…, results…, scratch…)
 
 The function's code is compiled for the target and linked to the PrimFunc's (`flexcomp/compiler/c_code.py`).
 """
@@ -20,11 +20,13 @@ from tvm.script.ir_builder import tirx as T
 class CKernel:
     """A function in C that computes an operator.
 
-    `source` defines `void FUNCTION(int32_t task, int32_t tasks, const T *input…, T *result…, float *scratch…)`, with a pointer
-    for every input, result and scratch. Tensors are compact, in C order, and begin at multiples of 64 bytes; T is float, double,
-    int8_t to uint64_t, and uint8_t for bool.
-    `tasks`: the function is called once for each, in several threads at the same time, and each call computes its part.
-    `scratch`: floats of each tensor that the function works in; tasks share them. `options` are the compiler's.
+    `source`: defines `void FUNCTION(int32_t task, int32_t tasks, const T *input…, T *result…, float *scratch…)`, with a pointer
+    for every input, result and scratch. Tensors are compact, in C order, and begin at multiples of 64 bytes. T is float, double,
+    int8_t to uint64_t, or uint8_t for bool.
+    `function`: the name of the function.
+    `tasks`: the number of calls. Calls run in several threads at the same time, and each computes its part of the results.
+    `scratch`: the number of floats of each scratch tensor; all tasks share these tensors.
+    `options`: options of the compiler.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""What a converter is given: one ONNX node, its inputs in Relax."""
+"""A converter's argument: one ONNX node, with its inputs in Relax."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPAQUE = 8  # TVM's kOpaque
 
 @dataclass(frozen=True)
 class Tensor:
-    """The type of a tensor, and its value where that is a constant of the model."""
+    """The type of a tensor, and the value of a constant of the model."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -80,19 +80,19 @@ class Node:
         return self.inputs[i] if i < len(self.inputs) else None
 
     def tensor(self, i: int) -> Tensor | None:
-        """Type and value of input `i`; None if it is left out."""
+        """Type and value of input `i`; None if the input is left out."""
         given = self.input(i)
         return None if given is None else Tensor(shape_of(given), dtype_of(given), self.value(i))
 
     def value(self, i: int) -> np.ndarray | None:
-        """The value of input `i` if it is known; None if it is left out or computed."""
+        """The value of input `i`, if it is known; None if the input is left out or computed."""
         given = self.input(i)
         if isinstance(given, relax.ShapeExpr):
             return np.array([int(d) for d in given.values], "int64")
         return None if given is None else self.value_of(given)
 
     def text(self, attribute: str, default: str) -> str:
-        """An attribute that is a word."""
+        """The value of an attribute of type string."""
         return self.attrs[attribute].decode() if attribute in self.attrs else default
 
     def emit(self, expr: relax.Expr) -> relax.Expr:
@@ -109,10 +109,11 @@ class Node:
     ) -> relax.Expr:
         """The result of a kernel, or a tuple of its results.
 
-        A PrimFunc takes the inputs and then the results, all of static shapes. `results` are those of a kernel in C, by default
-        the results of the shape rule. `narrow` are the positions of inputs that, if they are weights, `build(weights=…)` may keep
-        in fewer bits: what the PrimFunc reads of them is widened. Other weights are float32, and so are all of a kernel in C.
-        From the number of floating-point `operations` the planner predicts the time.
+        A PrimFunc takes the inputs and then the results, all of static shapes.
+        `results`: the results of a kernel in C; None: the results of the shape rule.
+        `narrow`: positions of inputs that, if they are weights, `build(weights=…)` may keep in fewer bits; the loads of the
+        PrimFunc are widened. Other weights are float32, and so are all weights of a kernel in C.
+        `operations`: the number of floating-point operations, from which the planner predicts the time.
         """
         if isinstance(kernel, tirx.PrimFunc) and narrow:
             kernel = _narrowing(self, kernel, len(inputs), narrow)
@@ -121,14 +122,14 @@ class Node:
         return call_kernel(self, kernel, inputs, self.results if results is None else results, operations)
 
     def refuse(self, reason: str) -> UnsupportedModelError:
-        """The error for what cannot be compiled; `reason` ends with the way out."""
+        """The error to raise for a node that cannot be compiled; `reason` ends with the way out."""
         return UnsupportedModelError(f"node {self.name!r} ({self.kind}): {reason}")
 
 
 def call_kernel(
     node: Node, kernel: tirx.PrimFunc | CKernel, inputs: Sequence[relax.Expr], results: Sequence[Tensor], operations: int
 ) -> relax.Expr:
-    """As `Node.call`. Raises UnsupportedModelError, with the node, for a kernel that does not fit its operands."""
+    """See `Node.call`. Raises UnsupportedModelError, with the node, for a kernel that does not fit its operands."""
     if any(not isinstance(one, relax.Expr) for one in inputs):
         raise node.refuse("its converter gives a kernel an input that is left out, or no Relax expression")
     given = [Tensor(shape_of(one), dtype_of(one)) for one in inputs]
@@ -157,7 +158,7 @@ def call_kernel(
 
 
 def _narrowing(node: Node, kernel: tirx.PrimFunc, inputs: int, narrow: Sequence[int]) -> tirx.PrimFunc:
-    """The kernel with a mark on these inputs."""
+    """The kernel with a mark on the inputs in `narrow`."""
     for position in narrow:
         if not 0 <= position < min(inputs, len(kernel.params)):
             raise node.refuse(f"narrow names input {position}, and its kernel has {inputs}")
@@ -167,7 +168,7 @@ def _narrowing(node: Node, kernel: tirx.PrimFunc, inputs: int, narrow: Sequence[
 
 
 def _checked(node: Node, kernel: tirx.PrimFunc, given: Sequence[Tensor]) -> list[Tensor]:
-    """The results of a kernel whose first parameters are these."""
+    """The results of a kernel whose first parameters are `given`."""
     params = []
     for param in kernel.params:
         if not tirx.is_buffer_var(param) or not all(isinstance(extent, tirx.IntImm) for extent in param.shape):
