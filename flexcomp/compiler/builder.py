@@ -50,7 +50,7 @@ from .padding import tried_padding
 from .prepared import Prepared, Progress, artifact_of_shapes
 from .probing import probed
 from .shapes import require_common, shape_with
-from .state import required_states
+from .state import required_states, written_out
 from .weight_types import TypesInOrder, WeightTypes
 from .weights import evaluate
 
@@ -190,9 +190,9 @@ def prepare_shapes(
     if resolved.gpu and len(declared) > 1:
         raise InputError(f"shapes: a GPU computes ({resolved}), for which a library holds one shape: build a library for each")
     report("import", 0, len(declared))
-    shapes = []
+    shapes, states = [], partial(written_out, options.model.state)
     for done, shape in enumerate(declared, 1):
-        shapes.append(load_model(model, shape.inputs, options.model.params, options.model.custom_operators))
+        shapes.append(load_model(model, shape.inputs, options.model.params, options.model.custom_operators, states))
         report("import", done, len(declared))
     imported = shapes[0]
     for one in shapes:

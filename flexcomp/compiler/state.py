@@ -46,7 +46,7 @@ def required_states(state: Mapping[str, str], imported: Imported) -> dict[str, s
     returned = list(body.fields) if isinstance(body, relax.Tuple) else [body]
     inputs = dict(zip(imported.input_names, main.params[: num_inputs(main)], strict=True))
     outputs = dict(zip(imported.output_names, returned, strict=True))
-    state = _written_out(state, outputs)
+    state = written_out(state, outputs)
     for made, read in state.items():
         _require_known(made, outputs, "output")
         _require_known(read, inputs, "input")
@@ -61,7 +61,7 @@ def required_states(state: Mapping[str, str], imported: Imported) -> dict[str, s
     return state
 
 
-def _written_out(state: Mapping[str, str], outputs: Collection[str]) -> dict[str, str]:
+def written_out(state: Mapping[str, str], outputs: Collection[str]) -> dict[str, str]:
     """Pairs of names in the place of patterns; names that are given as they are count before patterns."""
     pairs = {made: read for made, read in state.items() if _ANY not in made or made in outputs}
     for made, read in state.items():

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -24,7 +25,7 @@ from flexcomp.errors import ModelError
 from flexcomp.frontend.allowance import Allowance
 from flexcomp.frontend.domains import DEFAULT, RANDOM
 from flexcomp.frontend.element_types import KNOWN
-from flexcomp.frontend.inference import StaticType, infer, static_types
+from flexcomp.frontend.inference import StaticType, forget_shapes, infer, static_types
 
 LARGEST = 1 << 14  # elements: shapes, indices, tables; the weights of a layer are larger
 _SMALL_NBYTES = 1 << 10  # the node takes about as much
@@ -53,18 +54,26 @@ _REFERENCE_ERRORS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Known:
+    """Types of tensors, as far as they can be told, and the values of those that are known and small."""
+
+    types: Mapping[str, StaticType]
+    values: Mapping[str, np.ndarray]
+
+
 def fold_constants(model: onnx.ModelProto, allowance: Allowance) -> None:
     """Replace nodes whose results are known by initialisers. Changes `model`; shapes of inputs must be static.
 
     Results for which no allowance is left stay nodes.
     """
     for _ in range(_ROUNDS):
-        if not _fold(model, allowance):
+        if not _fold(model, allowance).values:
             break
 
 
-def _fold(model: onnx.ModelProto, allowance: Allowance) -> bool:
-    """One pass over the graph; whether anything was folded."""
+def _fold(model: onnx.ModelProto, allowance: Allowance) -> Known:
+    """One pass over the graph: all types before it, and what was folded."""
     types = static_types(infer(model))
     known: dict[str, np.ndarray] = {
         tensor.name: numpy_helper.to_array(tensor)
@@ -87,7 +96,23 @@ def _fold(model: onnx.ModelProto, allowance: Allowance) -> bool:
     model.graph.node.extend(kept)
     read |= _read_inside(kept)
     model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in folded.items() if n in read)
-    return bool(folded)
+    return Known(types, folded)
+
+
+def known_results(model: onnx.ModelProto) -> Known:
+    """What is known of the tensors of the outermost graph; shapes of inputs must be static. The model is left alone."""
+    folded = onnx.ModelProto.FromString(model.SerializeToString())
+    forget_shapes(folded.graph)
+    tensors = [tensor for tensor in folded.graph.initializer if math.prod(tensor.dims) <= LARGEST and tensor.data_type in KNOWN]
+    types: dict[str, StaticType] = {}
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
+    for _ in range(_ROUNDS):
+        found = _fold(folded, Allowance())
+        types |= found.types
+        values |= found.values
+        if not found.values:
+            break
+    return Known(types | {name: (_element(value), value.shape) for name, value in values.items()}, values)
 
 
 def result_of(

@@ -18,7 +18,7 @@ from flexcomp.errors import InputError
 from flexcomp.frontend.custom import CustomOperator
 from flexcomp.frontend.node_names import node_of, output_nodes
 from flexcomp.frontend.onnx_convert import convert_onnx
-from flexcomp.frontend.onnx_model import read_onnx, simplify_onnx
+from flexcomp.frontend.onnx_model import States, read_onnx, simplify_onnx
 from flexcomp.frontend.relax_model import detach_weights
 from flexcomp.frontend.tensor_shapes import require_shapes
 from flexcomp.passes.ir import bindings, operator
@@ -45,12 +45,14 @@ def load_model(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     params: Mapping[str, object] | Sequence[object] | None = None,
     operators: Sequence[CustomOperator] = (),
+    states: States = lambda outputs: {},
 ) -> Imported:
     """Import a model.
 
     `input_shapes` fixes the shapes of ONNX inputs with dynamic axes, by input name. `params` are the
     weights of a Relax module: a list for main's last parameters, or a dict by parameter name; what
-    `tvm.relax.frontend.detach_params` returns is understood too. `operators` are those that the user adds.
+    `tvm.relax.frontend.detach_params` returns is understood too. `operators` are those that the user adds. `states` gives, of the
+    names of outputs, the inputs that outputs become: caches among them get a capacity.
 
     Raises ModelError for a broken file, UnsupportedModelError for what cannot be compiled (operators,
     dynamic shapes), InputError for shapes or weights that do not fit the model.
@@ -65,7 +67,7 @@ def load_model(
     elif params is not None:
         raise InputError("params is for Relax modules; an ONNX model carries its weights itself")
     else:
-        imported = _load_onnx(model, shapes, operators)
+        imported = _load_onnx(model, shapes, operators, states)
     require_shapes(imported.mod, imported.input_names)
     _say_what_is_slow(imported.mod)
     return imported
@@ -92,11 +94,14 @@ def _say_what_is_slow(mod: tvm.IRModule) -> None:
 
 
 def _load_onnx(
-    source: str | Path | onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]], operators: Sequence[CustomOperator]
+    source: str | Path | onnx.ModelProto,
+    input_shapes: Mapping[str, Sequence[int]],
+    operators: Sequence[CustomOperator],
+    states: States,
 ) -> Imported:
     model = read_onnx(source, operators)
     with model.taught.registered():
-        model = simplify_onnx(model, input_shapes)
+        model = simplify_onnx(model, input_shapes, states)
         mod, params, input_names, output_names = convert_onnx(model)
     mod, weights = detach_weights(mod, params)
     return Imported(mod, weights, model.name, input_names, output_names, output_nodes(model.proto.graph))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.external_data import constants_as_weights, external_tensors, hold, locations, read_external
 from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
+from flexcomp.frontend.growing_caches import fit_growing_caches
 from flexcomp.frontend.inference import PROTOBUF_LIMIT, forget_shapes, inferred_shapes, require_consistent
 from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
 from flexcomp.frontend.noise import silence_noise
@@ -43,6 +44,7 @@ from flexcomp.frontend.slimming import slim
 from flexcomp.frontend.tensor_shapes import MOST_ELEMENTS
 
 Extents = tuple[int | None, ...]
+States = Callable[[Collection[str]], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -201,15 +203,17 @@ def _outputs_declared(graph: onnx.GraphProto) -> Iterator[None]:
             output.type.CopyFrom(type_)
 
 
-def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) -> OnnxModel:
+def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]], states: States) -> OnnxModel:
     """Give every input a static shape, then fold shape arithmetic and redundant nodes away. Changes `source.proto`.
 
-    Of the large weights those that are read are left; inputs at the end of the graph stand in for them.
+    Of the large weights those that are read are left; inputs at the end of the graph stand in for them. `states` gives, of the
+    outputs' names, the inputs that outputs become.
     """
     model, large = source.proto, _without_defaults(source, input_shapes)
     inputs = graph_inputs(model.graph, large)
     declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
     _fix_shapes(model.graph, inputs, input_shapes)
+    fit_growing_caches(model, states([output.name for output in model.graph.output]))
     require_consistent(model)
     fixed = {i.name: i for i in inputs}
     define_operators(model)
