@@ -94,7 +94,7 @@ def _fold(model: onnx.ModelProto, allowance: Allowance) -> Known:
     read = {name for node in kept for name in node.input} | {output.name for output in model.graph.output}
     del model.graph.node[:]
     model.graph.node.extend(kept)
-    read |= _read_inside(kept)
+    read |= read_inside(kept)
     model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in folded.items() if n in read)
     return Known(types, folded)
 
@@ -202,10 +202,10 @@ def _holds_graph(attribute: onnx.AttributeProto) -> bool:
     return attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
-def _read_inside(nodes: list[onnx.NodeProto]) -> set[str]:
+def read_inside(nodes: list[onnx.NodeProto]) -> set[str]:
     """Names that graphs in attributes read, theirs and the outer graph's."""
     graphs = [g for node in nodes for a in node.attribute for g in (a.g, *a.graphs) if _holds_graph(a)]
     names = {output.name for graph in graphs for output in graph.output}
     for graph in graphs:
-        names |= {name for node in graph.node for name in node.input} | _read_inside(list(graph.node))
+        names |= {name for node in graph.node for name in node.input} | read_inside(list(graph.node))
     return names

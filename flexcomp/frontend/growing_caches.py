@@ -2,13 +2,13 @@
 
     present = Concat(past, rows, axis=2)      →      present = ScatterElements(past, n + 0, 1, …, rows, axis=2)
 
-The input `past` becomes [batch, heads, capacity, width], of which the first n rows are valid, and n follows from the inputs: the mask's
-sum less the new rows, or the first position. What the model computes of the number of past rows splits in two: extents are those of a
-full cache, and numbers, such as positions, follow n. Scores of places after the new rows are hidden before their softmax.
+The input `past` becomes [batch, heads, capacity, width], of which the first n rows are valid, and n follows from the inputs: the
+mask's sum less the new rows, or the first position. What the model computes of the number of past rows splits in two: extents
+are those of a full cache, and numbers, such as positions, follow n. Scores of places after the new rows are hidden.
 
-What depends on the number of past rows is found by computing all that is known for a full cache and for one and two rows fewer.
-A number that differs by as much each time is a sum of it and n. A tensor that is the beginning of a longer one is as it is for the full
-cache. All other operators on known values are computed again from n. Operators that mix the places of a cache in another way are refused.
+A known number that depends on the number of past rows (`dependence.py`) and differs by as much for each is a sum of it and n. A
+tensor that is the beginning of a longer one is as it is for the full cache. All other operators on known values are computed
+again from n. Operators that mix the places of a cache in another way are refused.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from flexcomp.errors import InputError, UnsupportedModelError
+from flexcomp.frontend.dependence import Dependence
 from flexcomp.frontend.domains import DEFAULT
-from flexcomp.frontend.fold import Known, known_results
+from flexcomp.frontend.fold import Known, known_results, read_inside
 
 _EXTENTS = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0, "Tile": 1}  # operator → the input that only says extents
 _VIEWS = (
-    "Cast", "Concat", "Expand", "Flatten", "Gather", "GatherND", "Identity", "Reshape", "Shape", "Slice", "Squeeze", "Tile", "Transpose",
-    "Unsqueeze",
+    "Cast", "Concat", "Expand", "Flatten", "Gather", "GatherND", "Identity", "Reshape", "Shape", "Slice", "Squeeze", "Tile",
+    "Transpose", "Unsqueeze",
 )  # fmt: skip
 _ELEMENTWISE = (
-    "Abs", "Add", "And", "Clip", "Cos", "Div", "Equal", "Exp", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max",
-    "Min", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Sigmoid", "Sign", "Sin", "Sqrt", "Sub", "Tanh", "Trilu", "Where", "Xor",
+    "Abs", "Add", "And", "Clip", "Cos", "Div", "Equal", "Exp", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less",
+    "LessOrEqual", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Sigmoid", "Sign", "Sin", "Sqrt", "Sub", "Tanh",
+    "Trilu", "Where", "Xor",
 )  # fmt: skip
 _INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 _FEWER = (0, 1, 2)  # rows than a full cache
@@ -54,8 +56,10 @@ def fit_growing_caches(model: onnx.ModelProto, state: Mapping[str, str]) -> None
 
 def _source(name: str, makers: Mapping[str, onnx.NodeProto]) -> str:
     """The tensor that `name` is a copy of."""
-    while (node := makers.get(name)) is not None and (node.op_type == "Identity" or (node.op_type == "Concat" and len(node.input) == 1)):
+    node = makers.get(name)
+    while node is not None and (node.op_type == "Identity" or (node.op_type == "Concat" and len(node.input) == 1)):
         name = node.input[0]
+        node = makers.get(name)
     return name
 
 
@@ -87,7 +91,7 @@ class _Fitter:
                 f'state: the cache "{first}" has {self.capacity} places, of which an inference takes {self.rows}: give it more, '
                 "by input_shapes"
             )
-        self.known = [self._results(self.most - fewer) for fewer in _FEWER]
+        self.known = Dependence([self._results(self.most - fewer) for fewer in _FEWER])
 
     # -- what is known -----------------------------------------------------------------------------
 
@@ -119,40 +123,17 @@ class _Fitter:
         others = [name for name in self.inputs if name not in self.joins and name not in weights]
         return [name for name in others if len(shape := _extents(self.inputs[name])) > 1 and shape[-1] == self.capacity]
 
-    def _shapes(self, name: str) -> list[tuple[int, ...]] | None:
-        """A tensor's shapes, for a full cache first."""
-        found = [known.types.get(name) for known in self.known]
-        return None if None in found else [shape for _, shape in found]
-
-    def _growing(self, name: str) -> list[int]:
-        """The axes of a tensor that have an extent for each place of the caches."""
-        shapes = self._shapes(name)
-        if shapes is None or len({len(shape) for shape in shapes}) > 1:
-            return []
-        return [axis for axis, (most, fewer, *_) in enumerate(zip(*shapes, strict=True)) if most != fewer]
-
-    def _values(self, name: str) -> list[np.ndarray] | None:
-        found = [known.values.get(name) for known in self.known]
-        return None if any(value is None for value in found) else found
-
-    def _depends(self, name: str) -> bool:
-        """Whether a known tensor depends on the number of past rows, in what it has for few of them, too."""
-        values = self._values(name)
-        if values is None:
-            return False
-        whole, *others = values
-        return any(one.ndim != whole.ndim or not _begins(whole, one) for one in others)
-
     # -- rewriting ---------------------------------------------------------------------------------
 
     def rewrite(self) -> None:
         self._count_valid()
+        kept = read_inside(list(self.graph.node)) | {output.name for output in self.graph.output}
         joined = {join.output[0]: read for read, join in self.joins.items()}
         for node in self.graph.node:
             if node.output and node.output[0] in joined:
                 self._scatter(node, joined[node.output[0]])
-            elif all(self._values(name) is not None for name in node.output if name):
-                if any(name in self._outputs for name in node.output):
+            elif all(self.known.values(name) is not None for name in node.output if name):
+                if kept & set(node.output):
                     self.nodes.append(node)
             else:
                 self._require_understood(node)
@@ -161,14 +142,10 @@ class _Fitter:
         made = {name for node in self.nodes for name in node.output}
         for node in list(self.nodes):
             for i, name in enumerate(node.input):
-                if name not in made and (values := self._values(name)) is not None and name in self.makers:
+                if name not in made and (values := self.known.values(name)) is not None and name in self.makers:
                     node.input[i] = self._pin(name, values[0])
         del self.graph.node[:]
         self.graph.node.extend(self.nodes)
-
-    @property
-    def _outputs(self) -> set[str]:
-        return {output.name for output in self.graph.output}
 
     def _emit(self, kind: str, inputs: Sequence[str], **attributes) -> str:
         out = f"growing_caches/{kind}_{len(self.nodes)}"
@@ -191,29 +168,33 @@ class _Fitter:
         ports = {name: (port.type.tensor_type.elem_type, _extents(port)) for name, port in self.inputs.items()}
         whole = (*_INTEGERS, TensorProto.BOOL)
         mask = next((name for name in self.masks if ports[name][0] in whole and ports[name][1] == [1, self.capacity]), None)
-        places = next((n for n, (kind, one) in ports.items() if "position" in n and kind in _INTEGERS and one[-1:] == [self.rows]), None)
+        counted = [n for n, (kind, one) in ports.items() if "position" in n and kind in _INTEGERS and one[-1:] == [self.rows]]
         if mask is not None:
             numbers = self._emit("Cast", [mask], to=TensorProto.INT64)
             ones = self._emit("Reshape", [numbers, self._constant(np.int64([1, self.capacity]))])
             column = self._constant(np.ones((self.capacity, 1), np.int64))
             total = self._emit("Reshape", [self._emit("MatMul", [ones, column]), shape])
-            self.valid = self._emit("Sub", [total, self._constant(np.int64(self.rows))])
-        elif places is not None:
-            numbers = self._emit("Reshape", [self._emit("Cast", [places], to=TensorProto.INT64), self._constant(np.int64([-1]))])
-            self.valid = self._emit("Gather", [numbers, self._constant(np.int64(0))], axis=0)
+            count = self._emit("Sub", [total, self._constant(np.int64(self.rows))])
+        elif counted:
+            numbers = self._emit("Cast", counted[:1], to=TensorProto.INT64)
+            numbers = self._emit("Reshape", [numbers, self._constant(np.int64([-1]))])
+            count = self._emit("Gather", [numbers, self._constant(np.int64(0))], axis=0)
         else:
             join = next(iter(self.joins.values()))
             raise UnsupportedModelError(
                 f"{_named(join)} joins a cache that grows, and no input says how many rows are valid: export the model with an "
                 f"attention_mask, int64[1, {self.capacity}] by input_shapes, or with position_ids"
             )
+        # A number below 0 is the caller's mistake; indices of a scatter would be counted from the end.
+        is_negative = self._emit("Less", [count, self._constant(np.int64(0))])
+        self.valid = self._emit("Where", [is_negative, self._constant(np.int64(self.capacity)), count])
         column = np.arange(self.capacity, dtype=np.int64)
         end = self._emit("Add", [self.valid, self._constant(np.int64(self.rows))])
         self.seen = self._emit("Less", [self._constant(column), end])
 
     def _scatter(self, node: onnx.NodeProto, past: str) -> None:
         """New rows after the valid ones."""
-        shape, rank = self._shapes(node.input[1]), len(_extents(self.inputs[past]))
+        shape, rank = self.known.shapes(node.input[1]), len(_extents(self.inputs[past]))
         if shape is None or self._axis_of(node, rank) != self.axis or _extents(self.inputs[past])[self.axis] != self.capacity:
             raise UnsupportedModelError(f"{_named(node)}: the cache {past!r} grows otherwise than the first one")
         steps = np.arange(self.rows, dtype=np.int64).reshape([self.rows if i == self.axis else 1 for i in range(rank)])
@@ -231,11 +212,11 @@ class _Fitter:
                 return made
         changed = onnx.NodeProto.FromString(node.SerializeToString())
         for i, name in enumerate(node.input):
-            if self._depends(name):
+            if self.known.depends(name):
                 says_extents = _EXTENTS.get(node.op_type) == i
-                changed.input[i] = self._pin(name, self._values(name)[0]) if says_extents else self._following(name)
-        if node.op_type == "Softmax" and self._growing(node.input[0]):
-            changed.input[0] = self._hidden(changed.input[0], self.known[0].types[node.input[0]][0])
+                changed.input[i] = self._pin(name, self.known.values(name)[0]) if says_extents else self._following(name)
+        if node.op_type == "Softmax" and self.known.growing(node.input[0]):
+            changed.input[0] = self._hidden(changed.input[0], self.known.type_of(node.input[0]))
             self.hidden.update(node.output)
         elif node.op_type in (*_VIEWS, *_ELEMENTWISE) and self.hidden & set(node.input):
             self.hidden.update(node.output)
@@ -254,7 +235,7 @@ class _Fitter:
         return self.dynamic[name]
 
     def _made_following(self, name: str) -> str:
-        most, fewer, least = self._values(name)
+        most, fewer, least = self.known.values(name)
         if most.dtype.kind == "i" and most.shape == fewer.shape == least.shape:
             each = most.astype(np.int64) - fewer
             if np.array_equal(each, fewer.astype(np.int64) - least):
@@ -277,36 +258,36 @@ class _Fitter:
     # -- operators that choose places --------------------------------------------------------------
 
     def _range(self, node: onnx.NodeProto, outputs: list[str]) -> onnx.NodeProto | None:
-        shape, values = self._shapes(node.output[0]), self._values(node.input[0])
-        if not self._depends(node.input[0]):
+        shape, values = self.known.shapes(node.output[0]), self.known.values(node.input[0])
+        if not self.known.depends(node.input[0]):
             return None
-        if shape is None or len(set(shape)) > 1 or self._values(node.input[2]) is None:
+        if shape is None or len(set(shape)) > 1 or self.known.values(node.input[2]) is None:
             raise self._refuse(node)
-        steps = np.arange(shape[0][0], dtype=values[0].dtype) * self._values(node.input[2])[0]
+        steps = np.arange(shape[0][0], dtype=values[0].dtype) * self.known.values(node.input[2])[0]
         return helper.make_node("Add", [self._following(node.input[0]), self._constant(steps)], outputs, node.name)
 
     def _gather(self, node: onnx.NodeProto, outputs: list[str]) -> onnx.NodeProto | None:
         """Places that are counted from the end of the cache."""
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-        places, growing = self._values(node.input[1]), self._growing(node.input[0])
-        if not growing or axis % len(self._shapes(node.input[0])[0]) not in growing:
+        places, growing = self.known.values(node.input[1]), self.known.growing(node.input[0])
+        if not growing or axis % len(self.known.shapes(node.input[0])[0]) not in growing:
             return None
         if places is None or not (places[0] < 0).any():
             return None
-        extents = [shape[axis] for shape in self._shapes(node.input[0])]
+        extents = [shape[axis] for shape in self.known.shapes(node.input[0])]
         at = [np.where(one < 0, one + extent, one).astype(np.int64) for one, extent in zip(places, extents, strict=True)]
         each = at[0] - at[1]
         return helper.make_node("Gather", [self._operand(node, 0), self._sum(at[0] - each * self.most, each, np.dtype(np.int64))],
                                 outputs, node.name, axis=axis)  # fmt: skip
 
     def _operand(self, node: onnx.NodeProto, i: int) -> str:
-        return self._following(node.input[i]) if self._depends(node.input[i]) else node.input[i]
+        return self._following(node.input[i]) if self.known.depends(node.input[i]) else node.input[i]
 
     def _slice(self, node: onnx.NodeProto, outputs: list[str]) -> onnx.NodeProto | None:
         """Ranges that begin after the past rows, or are counted from the end of the cache."""
-        if not any(self._depends(name) for name in node.input[1:]) and not self._growing(node.input[0]):
+        if not any(self.known.depends(name) for name in node.input[1:]) and not self.known.growing(node.input[0]):
             return None
-        shapes, given = self._shapes(node.input[0]), [self._values(name) for name in node.input[1:]]
+        shapes, given = self.known.shapes(node.input[0]), [self.known.values(name) for name in node.input[1:]]
         if shapes is None or None in given:
             raise self._refuse(node)
         cuts = [_cuts([value[number] for value in given], shape) for number, shape in enumerate(shapes)]
@@ -330,36 +311,34 @@ class _Fitter:
 
     def _require_understood(self, node: onnx.NodeProto) -> None:
         """UnsupportedModelError for an operator that mixes places of a cache, the valid ones and the others."""
-        growing = [name for name in node.input if name and self._growing(name)]
+        inside = read_inside([node])
+        if any(self.known.growing(name) or self.known.depends(name) or name in self.joins for name in inside):
+            raise self._refuse(node)
+        growing = [name for name in node.input if name and self.known.growing(name)]
         if not growing:
             return
-        kind = node.op_type if node.domain in DEFAULT else ""
-        if kind == "MatMul" and (len(self._shapes(node.input[0])[0]) - 1 not in self._growing(node.input[0])):
-            return  # places of the right operand are those of the result
-        if kind == "MatMul" and node.input[0] in self.hidden:
-            return
-        axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
-        if kind == "Softmax" and self._growing(growing[0]) == [axis % len(self._shapes(growing[0])[0])]:
-            if axis % len(self._shapes(growing[0])[0]) == len(self._shapes(growing[0])[0]) - 1:
-                return
-        is_join = kind == "Concat" and len(node.input) > 1 and axis % len(self._shapes(growing[0])[0]) in self._growing(growing[0])
-        if kind in (*_VIEWS, *_ELEMENTWISE, "CumSum") and not is_join:
-            return
-        if kind == "ReduceSum" and growing[0] in self.masks:
-            return
-        raise self._refuse(node)
+        if node.domain not in DEFAULT or not self._keeps_places(node, growing[0]):
+            raise self._refuse(node)
+
+    def _keeps_places(self, node: onnx.NodeProto, first: str) -> bool:
+        """Whether an operator with a growing input computes places apart, or has those of no use hidden."""
+        kind, axes = node.op_type, self.known.growing(first)
+        rank = len(self.known.shapes(first)[0])
+        axis = next((a.i for a in node.attribute if a.name == "axis"), -1) % rank
+        if kind == "MatMul":  # places of the right operand may be those of the result
+            last = len(self.known.shapes(node.input[0])[0]) - 1
+            return last not in self.known.growing(node.input[0]) or node.input[0] in self.hidden
+        if kind == "Softmax":
+            return axes == [axis] == [rank - 1]
+        if kind == "ReduceSum":
+            return first in self.masks
+        return kind in (*_VIEWS, *_ELEMENTWISE, "CumSum") and not (kind == "Concat" and len(node.input) > 1 and axis in axes)
 
     def _refuse(self, node: onnx.NodeProto) -> UnsupportedModelError:
         return UnsupportedModelError(
-            f"{_named(node)} reads a cache that grows, in a way that is not understood for one with a capacity: export the model with "
-            "caches of a fixed capacity, or leave state out"
+            f"{_named(node)} reads a cache that grows, in a way that is not understood for one with a capacity: export the model "
+            "with caches of a fixed capacity, or leave state out"
         )
-
-
-def _begins(whole: np.ndarray, part: np.ndarray) -> bool:
-    """Whether `part` is where `whole` begins."""
-    fits = all(few <= most for few, most in zip(part.shape, whole.shape, strict=True))
-    return fits and np.array_equal(whole[tuple(slice(0, extent) for extent in part.shape)], part, equal_nan=whole.dtype.kind == "f")
 
 
 def _cuts(given: Sequence[np.ndarray], shape: tuple[int, ...]) -> list[tuple[int, int, int, int]]:

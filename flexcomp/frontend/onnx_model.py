@@ -203,7 +203,7 @@ def _outputs_declared(graph: onnx.GraphProto) -> Iterator[None]:
             output.type.CopyFrom(type_)
 
 
-def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]], states: States) -> OnnxModel:
+def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]], states: States = lambda outputs: {}) -> OnnxModel:
     """Give every input a static shape, then fold shape arithmetic and redundant nodes away. Changes `source.proto`.
 
     Of the large weights those that are read are left; inputs at the end of the graph stand in for them. `states` gives, of the

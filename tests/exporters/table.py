@@ -31,6 +31,9 @@ _OTHERS = {
     ("all", "rotary embeddings"): "elementwise kernels; attention reads their result in place",
     ("ONNX Runtime's optimiser", "EmbedLayerNormalization"): "embeddings, then one kernel for rows",
     ("ONNX Runtime's optimiser", "RotaryEmbedding"): "as rotary embeddings of all",
+    ("torch, optimum", "caches that grow: Concat of past and new rows"): (
+        "one attention kernel over a cache of a fixed capacity, with `state=`"
+    ),
     ("ONNX Runtime GenAI's model builder", "GroupQueryAttention, also with windows or capped scores"): (
         "one attention kernel over a cache of a fixed capacity"
     ),

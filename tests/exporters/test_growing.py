@@ -1,0 +1,92 @@
+"""Decoders whose caches grow get a capacity: the tokens of ONNX Runtime with the growing ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import flexcomp
+from flexcomp.errors import InputError, UnsupportedModelError
+
+from .growing import DEPTH, SHARED, VOCABULARY, Form, decoder
+
+CAPACITY, STATE = 24, {"present.*": "past_key_values.*"}
+
+
+def tokens_of(model, prompt: np.ndarray, count: int) -> list[int]:
+    """What ONNX Runtime gives, with caches that grow."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [port.name for port in session.get_inputs()]
+    outputs = [port.name for port in session.get_outputs()]
+    given = {name: np.zeros((1, SHARED, 0, DEPTH), "f4") for name in names if name.startswith("past")}
+    found, ids, at = [], prompt, 0
+    while len(found) < count:
+        end = at + len(ids)
+        inputs = {"input_ids": ids[None], "attention_mask": np.ones((1, end), "i8"), "position_ids": np.arange(at, end)[None]}
+        made = dict(zip(outputs, session.run(None, {n: v for n, v in (inputs | given).items() if n in names}), strict=True))
+        given = {name: made[name.replace("past_key_values", "present")] for name in given}
+        found.append(int(made["logits"][0, -1].argmax()))
+        ids, at = np.int64(found[-1:]), end
+    return found
+
+
+def built(form: Form, sizes: list[int], capacity: int = CAPACITY) -> flexcomp.Artifact:
+    model = decoder(form)
+    shapes = {port.name: (1, "s") for port in model.graph.input if port.name in ("input_ids", "position_ids")}
+    shapes |= {port.name: (1, SHARED, capacity, DEPTH) for port in model.graph.input if port.name.startswith("past")}
+    shapes |= {"attention_mask": (1, capacity)} if "attention_mask" in form.inputs else {}
+    options = {"threads": 1, "probe": False, "progress": False, "kernels": "smallest"}
+    return flexcomp.build(model, input_shapes=shapes, shapes={"s": sizes}, state=STATE, **options)
+
+
+@pytest.mark.parametrize(
+    ("form", "sizes"),
+    [
+        (Form(layers=2), [1, 4]),
+        (Form(inputs=("attention_mask",)), [1, 4]),  # positions are those after the past rows
+        (Form(mask="table"), [1, 4]),
+        (Form(inputs=("position_ids",)), [1, 4]),
+        (Form(mask="none", inputs=("position_ids",)), [1]),  # only the number of valid rows hides the others
+    ],
+    ids=str,
+)
+def test_tokens_are_those_with_caches_that_grow(form, sizes, tmp_path):
+    prompt = np.random.default_rng(4).integers(0, VOCABULARY, 7)
+    if form.mask == "none":  # ONNX Runtime would let tokens of a prompt see later ones
+        prompt = prompt[:1]
+    wanted = tokens_of(decoder(form), prompt, 10)
+    assert len(set(wanted)) > 2
+    artifact = built(form, sizes)
+    assert {"exchange", "attention"} <= {layer.implementation.split()[0] for layer in artifact.program.layers}
+    artifact.export_library(tmp_path / "decoder.so")
+    for budget in ("min", "all"):
+        with flexcomp.load(tmp_path / "decoder.so", budget=budget) as session:
+            generator = flexcomp.Generator(session)
+            assert list(generator.reply(prompt.tolist(), max_tokens=10)) == wanted
+            other = [*prompt[:1].tolist(), 1, 2]  # rows of the other reply are still in the caches
+            assert list(generator.reply(other[: len(prompt)], max_tokens=5)) == tokens_of(
+                decoder(form), np.int64(other[: len(prompt)]), 5
+            )
+
+
+def test_a_full_cache_takes_no_more(tmp_path):
+    built(Form(), [1], capacity=5).export_library(tmp_path / "decoder.so")
+    with flexcomp.load(tmp_path / "decoder.so", budget="min") as session:
+        given = {"input_ids": np.int64([[1]]), "position_ids": np.int64([[5]])}
+        with pytest.raises(InputError, match=r"present\.0\.key|join\.0\.key"):
+            session.run({**given, "attention_mask": np.zeros((1, 5), "i8")})  # no row is valid, not even the new one
+
+
+@pytest.mark.parametrize(
+    ("form", "sizes", "error", "reason"),
+    [
+        (Form(mask="none", inputs=()), [1], UnsupportedModelError, "no input says how many rows are valid"),
+        (Form(summed=True), [1], UnsupportedModelError, r"node 'sum' \(ReduceSum\) reads a cache that grows"),
+        (Form(), [CAPACITY - 1], InputError, "of which an inference takes 23: give it more"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(form, sizes, error, reason):
+    with pytest.raises(error, match=reason):
+        built(form, sizes)
