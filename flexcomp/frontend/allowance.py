@@ -1,7 +1,7 @@
-"""How much larger a build may write a graph.
+"""The bound on how much larger a build may make a graph.
 
-Branches, loops and functions are written out, and constants are folded. Each of these can be small by itself, and together they
-double with every level. So all of them draw from one allowance.
+Branches, loops and functions are written out, and constants are folded. Each step may be small, but nested steps double with
+every level. So all of them draw from one allowance.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ MOST_NBYTES = 64 << 20
 
 @dataclass
 class Allowance:
-    """What is left of it for one build."""
+    """The nodes and bytes that are left for one build."""
 
     nodes: int = MOST_NODES
     nbytes: int = MOST_NBYTES
 
     def require(self, node: onnx.NodeProto, what: str, nodes: int, nbytes: int) -> None:
-        """Raise UnsupportedModelError, which names the node and `what` it becomes, if so much is not left."""
+        """Raise UnsupportedModelError if less than this is left; the error names the node and `what` the node becomes."""
         if nodes <= self.nodes and nbytes <= self.nbytes:
             return
         limit = f"{MOST_NODES} operators" if nodes > self.nodes else f"{MOST_NBYTES >> 20} MiB"
@@ -37,18 +37,18 @@ class Allowance:
         )
 
     def take(self, node: onnx.NodeProto, what: str, nodes: int, nbytes: int) -> None:
-        """As `require`, and it is gone."""
+        """As `require`, and take the amount from the allowance."""
         self.require(node, what, nodes, nbytes)
         self.nodes -= nodes
         self.nbytes -= nbytes
 
     def folds(self, nbytes: int) -> bool:
-        """Whether there is room for results that are folded; if so, it is gone."""
+        """Whether the allowance has room for folded results; if so, take it."""
         fits = nbytes <= self.nbytes
         self.nbytes -= nbytes * fits
         return fits
 
 
 def count_nodes(graph: onnx.GraphProto) -> int:
-    """Nodes of a graph and of the graphs in it."""
+    """The number of nodes of a graph and its inner graphs."""
     return sum(1 for _ in all_nodes(graph))

@@ -1,4 +1,4 @@
-"""Control flow whose course is known before an inference is written out: If, Loop and Scan become the nodes they would run.
+"""Writes out control flow whose course is known before an inference: If, Loop and Scan become the nodes that would run.
 
     Scan(h, x; body), x: (3, 4)                   →  body(h, x[0]), body(h₁, x[1]), body(h₂, x[2]), Concat
     Loop(3, true, v; body), which never breaks    →  body(0, v), body(1, v₁), body(2, v₂)
@@ -25,9 +25,9 @@ _ENDLESS = 2**62  # iterations of a loop that only its condition ends
 
 
 def write_out(model: onnx.ModelProto, allowance: Allowance) -> bool:
-    """Write out control flow of the outermost graph whose course is known; whether there was any. Changes `model`.
+    """Write out control flow of the outermost graph whose course is known. Returns whether there was any. Changes `model`.
 
-    Raises UnsupportedModelError for what would become larger than the allowance.
+    Raises UnsupportedModelError for control flow that would become larger than the allowance.
     """
     if not any(node.domain in DEFAULT and node.op_type in _WRITERS for node in model.graph.node):
         return False
@@ -49,7 +49,7 @@ class _Writer:
         self.changed = False
 
     def write(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """What runs in the node's place: itself, if that is not known."""
+        """The nodes that run in place of a node; the node itself if its course is unknown."""
         if node.domain not in DEFAULT or node.op_type not in _WRITERS:
             return [node]
         written = _WRITERS[node.op_type](self, node, {a.name: helper.get_attribute_value(a) for a in node.attribute})
@@ -101,7 +101,7 @@ class _Writer:
         return nodes + self._results(node, state, collected, [0] * len(collected[0]))
 
     def _no_iterations(self, node: onnx.NodeProto, body: onnx.GraphProto) -> list[onnx.NodeProto] | None:
-        """The states as they were, and what was collected: nothing, of types that the body has to declare."""
+        """The unchanged states, and empty tensors of the types that the body must declare."""
         states = len(node.input) - 2
         nodes = [_identity(name, out) for name, out in zip(node.input[2:], node.output, strict=False) if out]
         for out, info in zip(node.output[states:], body.output[1 + states :], strict=True):
@@ -136,7 +136,7 @@ class _Writer:
         return nodes + self._results(node, state, [list(row) for row in zip(*turned, strict=True)] or collected, axes)
 
     def _scan_of_batches(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
-        """As opset 8 has it: (sequence_lens, states, sequences), all with a batch in front, and each of it a Scan of its own."""
+        """Scan of opset 8: (sequence_lens, states, sequences), with a batch axis, as a Scan for each of the batch."""
         body, scanned = attributes["body"], attributes["num_scan_inputs"]
         first, *inputs = node.input
         states, sources = inputs[: len(inputs) - scanned], inputs[len(inputs) - scanned :]
@@ -161,7 +161,7 @@ class _Writer:
     def _iterations(
         self, body: onnx.GraphProto, states: Sequence[str], given: Sequence[tuple[str, int, int]], count: int, label: str
     ) -> tuple[list[onnx.NodeProto], list[str], list[list[str]]]:
-        """Nodes, the last states, and what else each iteration gives; `given` are sequences, their axes, whether from the end."""
+        """Nodes, last states and further results of each iteration. `given`: sequences, axes, whether from the end."""
         state, collected, nodes = list(states), [], []
         shared = self._constants_of(body, label)
         for i in range(count):
@@ -176,13 +176,13 @@ class _Writer:
         return nodes, state, collected
 
     def _part(self, nodes: list[onnx.NodeProto], source: str, axis: int, index: int, out: str) -> str:
-        """One index of an axis, written behind `nodes`."""
+        """One index of an axis; the node is added to `nodes`."""
         at = self._constant(f"{out}/at", np.int64(index))
         nodes.append(helper.make_node("Gather", [source, at], [out], name=out, axis=axis))
         return out
 
     def _stacked(self, nodes: list[onnx.NodeProto], parts: Sequence[str], axis: int, out: str) -> str:
-        """Tensors along a new axis, written behind `nodes`."""
+        """Tensors stacked along a new axis; the nodes are added to `nodes`."""
         opened = [f"{out}/{i}" for i in range(len(parts))]
         nodes += [self._unsqueeze(part, one, axis) for part, one in zip(parts, opened, strict=True)]
         nodes.append(helper.make_node("Concat", opened, [out], name=out, axis=axis))
@@ -191,7 +191,7 @@ class _Writer:
     def _results(
         self, node: onnx.NodeProto, state: Sequence[str], collected: Sequence[Sequence[str]], axes: Sequence[int]
     ) -> list[onnx.NodeProto]:
-        """The node's outputs: last states, then what the iterations gave, stacked along an axis."""
+        """The node's outputs: last states, then the results of iterations, stacked along an axis."""
         nodes = [_identity(name, out) for name, out in zip(state, node.output, strict=False) if out]
         for k, out in enumerate(node.output[len(state) :]):
             if not out:
@@ -220,7 +220,7 @@ class _Writer:
         return nodes, [names.get(output.name, output.name) for output in body.output]
 
     def _constants_of(self, body: onnx.GraphProto, label: str) -> dict[str, str]:
-        """What the body's constants are called in the outermost graph, where all copies of the body read them."""
+        """The names of the body's constants in the outermost graph, where all copies of the body read them."""
         names = {}
         for tensor in body.initializer:
             names[tensor.name] = f"{label}/{tensor.name}"
@@ -254,7 +254,7 @@ _WRITERS = {"If": _Writer._if, "Loop": _Writer._loop, "Scan": _Writer._scan}
 
 
 def _copies(what: str, count: int, body: onnx.GraphProto) -> tuple[str, int, int]:
-    """What is written out, and how many nodes and bytes that are; a body's constants are there once."""
+    """A title of the copies of a body, and their nodes and bytes; constants count once."""
     nodes = count_nodes(body)
     nbytes = body.ByteSize() + (count - 1) * sum(node.ByteSize() for node in body.node)
     title = f"{count} {what} of {nodes} operators" if what == "iterations" else f"{what} of {nodes} operators"
@@ -262,7 +262,7 @@ def _copies(what: str, count: int, body: onnx.GraphProto) -> tuple[str, int, int
 
 
 def _goes_on(body: onnx.GraphProto) -> bool:
-    """Whether the condition that a Loop's body returns is the one it was given, or always true."""
+    """Whether the condition that a Loop's body returns is its input condition, or always true."""
     name, makers = body.output[0].name, {o: node for node in body.node for o in node.output}
     while name in makers and makers[name].op_type == "Identity":
         name = makers[name].input[0]
@@ -275,7 +275,7 @@ def _goes_on(body: onnx.GraphProto) -> bool:
 
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Rename what a node reads and writes, in the graphs in it as well, but for what these define themselves."""
+    """Rename tensors that a node reads and writes, also in inner graphs, except names that inner graphs define themselves."""
     for field in (node.input, node.output):
         renamed = [names.get(name, name) for name in field]
         del field[:]
@@ -292,7 +292,7 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 
 def _label(node: onnx.NodeProto) -> str:
-    """What the node's copies are called after: names of outputs are unique, those of nodes need not be."""
+    """The name after which copies of the node are named: output names are unique, node names need not be."""
     return next(o for o in node.output if o)
 
 

@@ -1,4 +1,4 @@
-"""Integers that count: what is known of indices that are computed from a number, such as a position among tokens."""
+"""Indices that are computed from a number, such as the positions of tokens: recognised as counting integers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = 1 << 22  # elements of a constant that is looked at
 
 @dataclass(frozen=True)
 class Count:
-    """A number, which is a tensor of one element and an offset, and those that follow it along one axis, or the number alone."""
+    """A number (an element of a tensor, plus an offset), alone or followed by the next numbers along one axis."""
 
     start: str  # "" is 0
     offset: int
@@ -27,23 +27,23 @@ class Count:
     shape: tuple[int, ...]
 
     def follows(self, axis: int) -> bool:
-        """Whether it counts along an axis, if there is more than one index."""
+        """Whether the indices count along an axis, if there is more than one index."""
         return self.axis == axis if self.shape[axis] > 1 else self.axis is None
 
     def is_every(self, axis: int, extent: int) -> bool:
-        """Whether it is all indices of an axis in their order."""
+        """Whether the indices are all indices of an axis in their order."""
         return not self.start and not self.offset and self.shape[axis] == extent and self.follows(axis)
 
 
 class Counting(Writer):
-    """Nodes in the place of others, where it counts what integers are."""
+    """Nodes in place of others, for indices that count."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__(model)
         self.makers = {name: node for node in self.graph.node for name in node.output if name}
 
     def count(self, name: str) -> Count | None:
-        """What integers are, if they count."""
+        """The count that a tensor of integers holds, if the integers count."""
         if name not in self.types or self.types[name][0] not in _INTEGERS:
             return None
         shape = self.types[name][1]
@@ -88,7 +88,7 @@ def _sum(a: Count | None, b: Count | None, shape: tuple[int, ...]) -> Count | No
 
 
 def _aligned(given: Count, shape: tuple[int, ...]) -> int | None:
-    """The axis along which it counts, when it is broadcast to a shape."""
+    """The axis along which a count runs after a broadcast to a shape."""
     return None if given.axis is None else given.axis + len(shape) - len(given.shape)
 
 

@@ -1,4 +1,4 @@
-"""An operator by its definition: the nodes that are written in the place of one."""
+"""Definitions of operators: the nodes that replace a node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIZES_ARE_AN_INPUT = 13  # opset from which on sizes of Split and axes of Unsqu
 
 
 class Definition:
-    """One node, and the nodes that are written in its place; `types` of constants, `shapes` as far as the definition asks."""
+    """One node, and the nodes that replace it. `types`: of constants. `shapes`: as far as the definition asks."""
 
     def __init__(
         self, node: onnx.NodeProto, graph: onnx.GraphProto, types: Mapping[str, int], opset: int,
@@ -30,23 +30,23 @@ class Definition:
         self.nodes: list[onnx.NodeProto] = []
 
     def input(self, i: int) -> str:
-        """The name of input `i`, empty if it is left out."""
+        """The name of input `i`; empty if the input is left out."""
         return self.node.input[i] if i < len(self.node.input) else ""
 
     def output(self, i: int) -> str:
-        """The name of result `i`, empty if nothing reads it."""
+        """The name of result `i`; empty if no node reads the result."""
         return self.node.output[i] if i < len(self.node.output) else ""
 
     def shape(self, i: int) -> tuple[int, ...]:
-        """Of input `i`; () if that is left out."""
+        """The shape of input `i`; () if the input is left out."""
         return self.shapes.get(self.input(i), ())
 
     def take(self, attribute: str, default=None):
-        """An attribute that the operator in the middle does not have."""
+        """An attribute, which the operator in the middle then lacks."""
         return self.attributes.pop(attribute, default)
 
     def emit(self, kind: str, inputs: Sequence[str], out: str | None = None, **attributes) -> str:
-        """Write a node; the name of its result."""
+        """Write a node; returns the name of its result."""
         out = out or f"{self.name}/{kind}_{len(self.nodes)}"
         given = list(inputs)
         while given and not given[-1]:
@@ -55,12 +55,12 @@ class Definition:
         return out
 
     def result(self, kind: str, inputs: Sequence[str], **attributes) -> None:
-        """Write the node of the first result, under the operator's own name, which errors of an inference then give."""
+        """Write the node of the first result under the operator's own name, which errors of an inference then name."""
         self.emit(kind, inputs, self.node.output[0], **attributes)
         self.nodes[-1].name = self.name
 
     def reduced(self, kind: str, data: str, axes: Sequence[int] | None, out: str | None = None, keepdims: int = 1) -> str:
-        """ReduceMean or ReduceSum over axes, or over all."""
+        """ReduceMean or ReduceSum over axes, or over all axes."""
         if axes is None:
             return self.emit(kind, [data], out, keepdims=keepdims)
         if self.opset >= _AXES_ARE_INPUTS_OF[kind]:
@@ -68,7 +68,7 @@ class Definition:
         return self.emit(kind, [data], out, axes=list(axes), keepdims=keepdims)
 
     def reshape(self, data: str, shape: Sequence[int], out: str | None = None) -> str:
-        """Where an extent is 0 it stays, and one that is -1 follows."""
+        """A reshape; an extent of 0 stays, and -1 follows from the others."""
         return self.emit("Reshape", [data, self.constant(np.int64(shape))], out)
 
     def unsqueezed(self, data: str, axis: int) -> str:
@@ -77,7 +77,7 @@ class Definition:
         return self.emit("Unsqueeze", [data], axes=[axis])
 
     def split(self, data: str, sizes: Sequence[int], axis: int) -> list[str]:
-        """Parts of these extents."""
+        """Parts with these extents."""
         name = f"{self.name}/Split_{len(self.nodes)}"
         outs = [f"{name}_{i}" for i in range(len(sizes))]
         if self.opset >= _SIZES_ARE_AN_INPUT:
@@ -93,19 +93,19 @@ class Definition:
         return name
 
     def value(self, i: int) -> np.ndarray | None:
-        """Of input `i`, if it is a constant."""
+        """The value of input `i`, if the input is a constant."""
         found = next((tensor for tensor in self.graph.initializer if tensor.name == self.input(i)), None)
         return None if found is None else numpy_helper.to_array(found)
 
     def real(self, i: int, axis: int | None = None, scale: str | None = None) -> str:
-        """Input `i` dequantised: its scale and zero point are the inputs behind it."""
+        """Input `i` dequantised by the next two inputs, its scale and zero point."""
         return self.dequantised(self.input(i), self.input(i + 1), self.input(i + 2), axis)
 
     def dequantised(self, data: str, scale: str, zero: str, axis: int | None = None) -> str:
         return self.emit("DequantizeLinear", [data, scale, zero], **({} if axis is None else {"axis": axis}))
 
     def quantise(self, data: str, scale: str, zero: str, axis: int | None = None) -> None:
-        """The node's result."""
+        """The quantised result of the node."""
         if not zero:  # of the type of the other zero points, or of unsigned 8 bits, which is the default
             known = {self.types[name] for name in self.node.input if self.types.get(name) in _EIGHT_BITS}
             if known == {TensorProto.INT8}:
@@ -114,7 +114,7 @@ class Definition:
         self.emit("QuantizeLinear", [data, scale, zero], self.node.output[0], **axis_given)
 
     def product(self, left: str, right: str, bias: int) -> None:
-        """The node's result: a product of matrices, and input `bias` added if there is one."""
+        """The result of the node: a product of matrices, plus input `bias` if there is one."""
         if self.input(bias):
             self.emit("Add", [self.emit("MatMul", [left, right]), self.input(bias)], self.node.output[0])
         else:

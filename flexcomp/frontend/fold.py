@@ -1,12 +1,12 @@
-"""What is known before an inference is computed before it: shapes, what is made of constants, and tensors without elements.
+"""Computes at build time all results that are known: shapes, results of constants, and tensors without elements.
 
     Shape(x), x: (1, 3, 224, 224)     →  [1, 3, 224, 224]
     Concat([2], Mul([3], [4]))        →  [2, 12]
     ReduceSum(x, [0]), x: (0, 4)      →  [0, 0, 0, 0]
 
-Values are those of ONNX's reference implementation, where it can be relied on: shapes, indices, tables and arithmetic. Large
-ones, and those of pooling, norms, resampling and the like, are left to `flexcomp.compiler.weights`, which computes them as well,
-and need not be written into the model.
+Values are those of ONNX's reference implementation, where it is reliable: shapes, indices, tables and arithmetic.
+`flexcomp.compiler.weights` computes large values, and those of pooling, norms and resampling, without writing them into the
+model.
 """
 
 from __future__ import annotations
@@ -118,14 +118,14 @@ def known_results(model: onnx.ModelProto) -> Known:
 def result_of(
     nodes: Sequence[onnx.NodeProto], name: str, known: dict[str, np.ndarray], model: onnx.ModelProto
 ) -> np.ndarray | None:
-    """What `nodes`, in order, compute by that name, if it follows from what is known, to which all that they compute is added."""
+    """The value of `name`, which `nodes` compute in order, if it follows from `known`; computed values are added there."""
     for node in nodes:
         known |= _values(node, known, {}, model) or {}
     return known.get(name)
 
 
 def _without_empty(concat: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> onnx.NodeProto:
-    """Without the parts that have no elements."""
+    """The parts that have elements."""
     parts = [name for name in concat.input if name not in known or known[name].size]
     del concat.input[:]
     concat.input.extend(parts)
@@ -163,7 +163,7 @@ def _values(
 
 
 def _require_step(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> None:
-    """Raise ModelError for a Range with a step of 0, of which ONNX's tools make anything."""
+    """Raise ModelError for a Range with a step of 0, for which ONNX's tools give arbitrary results."""
     if node.op_type == "Range" and node.input[2] in known and not known[node.input[2]].any():
         raise ModelError(f"node {node.name or node.output[0]!r} (Range): its step is 0: make it another number")
 

@@ -1,8 +1,7 @@
-"""Large weights never are a part of the ONNX model that is checked, simplified and imported.
+"""Large weights are no part of the ONNX model that is checked, simplified and imported.
 
-All of that serialises the model and copies its weights again and again: of GPT-2's import that was more than half, and several
-times its weights in memory. What it folds are shapes and other small constants, so it need not see large weights: inputs of
-the same type stand in for them.
+These steps serialise the model and copy its weights again and again: half of the time of GPT-2's import, and several times its
+weights in memory. The steps fold shapes and other small constants only, so inputs of the same type replace large weights.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LEAST_NBYTES = 2 * _LEAST_ELEMENTS  # in a file: nothing large has fewer bytes
 
 
 def copy_without_large(source: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
-    """A copy of a model, and by their positions among its initialisers the raw data of large weights, which the copy lacks."""
+    """A copy of a model without raw data of large weights, and these data by the positions of initialisers."""
     model, raw = onnx.ModelProto(), {}
     _copy(source, model, "graph")
     if source.HasField("graph"):
@@ -41,10 +40,10 @@ def copy_without_large(source: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[i
 
 
 def set_aside(graph: onnx.GraphProto, raw: Mapping[int, np.ndarray], folder: str) -> dict[str, np.ndarray]:
-    """Replace large initialisers by inputs at the end, and return what they hold.
+    """Replace large initialisers by inputs at the end of the graph, and return their values.
 
-    `raw` has data of initialisers that these lack, by position; `folder` is where external data lies. What is no
-    valid tensor stays where it is, whole. Raises what reading external data raises.
+    `raw`: data that the initialisers lack, by position. `folder`: of external data. Invalid tensors stay in place, whole. Raises
+    the errors of reading external data.
     """
     names = Counter(tensor.name for tensor in graph.initializer)
     listed = {info.name for info in graph.input}  # old files list initialisers as inputs as well
@@ -71,7 +70,7 @@ def set_aside(graph: onnx.GraphProto, raw: Mapping[int, np.ndarray], folder: str
 
 
 def names_read(graph: onnx.GraphProto) -> set[str]:
-    """All that nodes and outputs of a graph read, and of the graphs in it."""
+    """All names that nodes and outputs of a graph read, inner graphs included."""
     names = {output.name for output in graph.output}
     for node in graph.node:
         names.update(node.input)
@@ -86,7 +85,7 @@ def _is_large(tensor: onnx.TensorProto) -> bool:
 
 
 def _array(tensor: onnx.TensorProto, data: np.ndarray | None) -> np.ndarray | None:
-    """What a tensor holds, or None if it does not hold what it says."""
+    """The value of a tensor, or None if its data do not fit its type."""
     if data is None:
         try:
             return numpy_helper.to_array(tensor)

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Imported:
-    """A network in Relax, with its weights beside it."""
+    """A network in Relax, and its weights."""
 
     mod: tvm.IRModule  # main(inputs…, weights…), attribute num_input
     weights: tuple[np.ndarray, ...]  # values of main's parameters after the inputs, in order
@@ -74,7 +74,7 @@ def load_model(
 
 
 def title_of(model: object) -> str:
-    """What to call a model that is not read yet."""
+    """The title of a model that is not read yet."""
     if isinstance(model, onnx.ModelProto):
         return printable(model.graph.name or "model")
     return printable(Path(model).name) if isinstance(model, str | os.PathLike) else "model"

@@ -1,4 +1,4 @@
-"""Which ONNX node a Relax variable comes from: its name tells, through all passes."""
+"""The name of a Relax variable tells, through all passes, which ONNX node computes the variable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ESCAPED = {"\ue000": "\ue000e", ".": "\ue000d"}
 
 
 def variable_name(node: str, op_name: str) -> str:
-    """The name of a variable that holds what a node computes."""
+    """The name of a variable that holds the result of a node."""
     name = f"{node}{_MARK}{op_name}"
     for character, stands_in in _ESCAPED.items():
         name = name.replace(character, stands_in)
@@ -32,25 +32,25 @@ def _parts(variable: str) -> tuple[str, str] | None:
 
 
 def node_name(variable: str) -> str | None:
-    """The name of the ONNX node whose result, or a part of it, a Relax variable holds; None if its name does not tell."""
+    """The name of the ONNX node whose result, or a part of it, a Relax variable holds; None if its name tells no node."""
     parts = _parts(variable)
     return parts[0] if parts else None
 
 
 def node_of(variable: str) -> str | None:
-    """The same in words for error messages, with the operator."""
+    """The node in words, for error messages, with its operator."""
     parts = _parts(variable)
     return f"node {parts[0]!r} ({parts[1]})" if parts else None
 
 
 def output_names(graph: onnx.GraphProto) -> list[str | None]:
-    """For each of a graph's outputs the name of a variable that holds it; None if no node computes it."""
+    """For each of a graph's outputs the name of a variable that holds the output; None if no node computes it."""
     made = {name: variable_name(node.name, node.op_type) for node in graph.node for name in node.output}
     return [made.get(output.name) for output in graph.output]
 
 
 def output_nodes(graph: onnx.GraphProto) -> dict[str, str]:
-    """The nodes that compute a graph's outputs, by output: these have variables of their own, whose names do not tell."""
+    """The nodes that compute a graph's outputs, by output. Outputs have variables of their own, whose names tell no node."""
     outputs = {output.name for output in graph.output}
     return {name: node.name for node in graph.node for name in node.output if name in outputs}
 

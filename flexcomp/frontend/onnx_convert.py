@@ -1,8 +1,7 @@
 """ONNX graph to Relax, on TVM's importer.
 
-The importer is taken as it is, except that operators which it translates into slow or wrong code go through
-`flexcomp.frontend.operators`, scalars become constants, and what it cannot do is reported as
-the node it happened at.
+Operators that TVM's importer translates into slow or wrong code go through `flexcomp.frontend.operators`. Scalars become
+constants. Errors name the node.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _IMPORTER_ERRORS = (
 
 
 def convert_onnx(model: OnnxModel) -> tuple[tvm.IRModule, list, tuple[str, ...], tuple[str, ...]]:
-    """Relax module, values of its parameters behind the inputs, input names, output names."""
+    """Relax module, values of its parameters after the inputs, input names, output names."""
     graph = model.proto.graph
     input_names = tuple(i.name for i in graph_inputs(graph, model.large))
     output_names = tuple(o.name for o in graph.output)
@@ -65,7 +64,7 @@ def convert_onnx(model: OnnxModel) -> tuple[tvm.IRModule, list, tuple[str, ...],
 
 
 def _large_last(mod: tvm.IRModule, large: list[np.ndarray]) -> tuple[tvm.IRModule, list]:
-    """The importer's module, whose main takes inputs, large weights and small ones, with its weights in the other order."""
+    """The importer's module with the parameters of main in another order: inputs, small weights, large weights."""
     main = mod["main"]
     small = list(main.attrs["params"]) if "params" in main.attrs else []
     count = int(main.attrs["num_input"])
@@ -90,7 +89,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         self._has_open_block = False
 
     def from_onnx(self, graph: onnx.GraphProto, opset: int) -> tvm.IRModule:
-        """As TVM's, but an error leaves no block open, of which TVM warns on stderr."""
+        """As TVM's, but an error leaves no block open, about which TVM would warn on stderr."""
         try:
             mod = super().from_onnx(graph, opset)
             self._has_open_block = False
@@ -181,7 +180,7 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
 
 
 def _inferred(model: onnx.ModelProto) -> dict[str, list[tuple[int, ...] | None]]:
-    """By node the shapes of its results, as far as ONNX's own inference knows them; of names that are there once."""
+    """Shapes of results by node, as far as ONNX's inference knows them, for names that occur once."""
     shapes = {name: shape for name, (_, shape) in static_types(infer(model)).items()}
     for node in model.graph.node:
         if node.op_type in _MISINFERRED or any(name and name not in shapes for name in node.input):
@@ -192,6 +191,6 @@ def _inferred(model: onnx.ModelProto) -> dict[str, list[tuple[int, ...] | None]]
 
 
 def _reason(error: Exception) -> str:
-    """The last line of a TVM error is its message, in which operators are written out; the rest is where in TVM it was raised."""
+    """The last line of a TVM error, which is its message; the other lines say where in TVM the error was raised."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return _WRITTEN_OUT.sub(r"\1", lines[-1]) if lines else type(error).__name__

@@ -1,7 +1,7 @@
-"""The bytes of an ONNX file, taken apart: the model without its large weights, and these, read straight into arrays.
+"""Reads an ONNX file without protobuf's copies: the model without its large weights, and these weights straight into arrays.
 
-Protobuf's parser has the whole file in memory and copies every weight out of it, and its Python objects copy them again when
-they are read. Here only what the parser is to see passes through it.
+Protobuf's parser has the whole file in memory and copies every weight, and its Python objects copy weights again. Here the parser
+sees only the rest of the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # protobuf's wire types
 
 
 class _NotTaken(Exception):
-    """The file is not what this understands; protobuf's parser may, or says what is wrong."""
+    """This reader does not understand the file; protobuf's parser may, or reports the error."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Field:
 
 
 def parse(path: Path, least: int) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
-    """The model in a file, and by their positions among its initialisers the raw data, of `least` bytes or more, that it lacks.
+    """The model in a file without raw data of `least` bytes or more, and these data by the positions of initialisers.
 
     Raises DecodeError or OSError.
     """
@@ -115,7 +115,7 @@ def _tensor(file: BinaryIO, tensor: _Field, least: int) -> tuple[bytes, _Field |
 
 
 def _fields(file: BinaryIO, begin: int, end: int) -> Iterator[_Field]:
-    """The fields of a message, wherever the file is read in between."""
+    """The fields of a message; the caller may read elsewhere in the file in between."""
     start = begin
     while start < end:
         file.seek(start)
@@ -154,7 +154,7 @@ def _varint(file: BinaryIO) -> int:
 
 
 def _value(number: int, value: bytes) -> bytes:
-    """A field of bytes."""
+    """The value of a field of bytes."""
     return _encoded(number << 3 | _BYTES) + _encoded(len(value)) + value
 
 

@@ -1,8 +1,8 @@
-"""Networks of 16-bit floats are computed in float32: weights are widened, inputs and outputs converted at the border.
+"""Networks of 16-bit floats are computed in float32: weights are widened, inputs and outputs are converted.
 
     x: float16 → Relu → y: float16     becomes     x: float16 → Cast → Relu → Cast → y: float16
 
-A conversion that the model asks for still rounds: what it gives is a 16-bit number, held in float32.
+A conversion that the model asks for still rounds: its result is a 16-bit number, held in float32.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TYPES = ("dtype", "output_dtype", "softmax_precision", "stash_type")
 
 
 def widen(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Let a model compute in float32 what it has in 16-bit floats. Changes `model`; its inputs and outputs keep their types."""
+    """Make a model compute in float32 instead of 16-bit floats. Changes `model`; its inputs and outputs keep their types."""
     graph = model.graph
     if not _has_narrow(graph):
         return model
@@ -40,7 +40,7 @@ def _tensor_type(info: onnx.ValueInfoProto) -> int:
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all inside it."""
+    """A graph and all inner graphs."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -63,7 +63,7 @@ def _has_narrow(graph: onnx.GraphProto) -> bool:
 
 
 def _types_of_likes(model: onnx.ModelProto) -> dict[str, int]:
-    """The 16-bit types of what CastLike casts to the type of."""
+    """The 16-bit types to which CastLike nodes convert."""
     wanted = {node.input[1] for graph in _graphs(model.graph) for node in graph.node if node.op_type == "CastLike"}
     if not wanted:
         return {}
@@ -74,7 +74,7 @@ def _types_of_likes(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def _at_the_border(graph: onnx.GraphProto) -> dict[str, str]:
-    """For each 16-bit input and output the name of what stands for it inside."""
+    """For each 16-bit input and output, the name of the float32 tensor inside."""
     weights = {tensor.name for tensor in graph.initializer} - {info.name for info in graph.output}
     taken = {name for inner in _graphs(graph) for node in inner.node for name in (*node.input, *node.output)}
     renamed = {}
@@ -147,7 +147,7 @@ def _rounds_to(node: onnx.NodeProto, like: dict[str, int]) -> int | None:
 
 
 def _rounding(node: onnx.NodeProto, target: int) -> list[onnx.NodeProto]:
-    """To 16 bits and back."""
+    """A conversion to 16 bits and back."""
     name, inside = node.name or node.output[0], f"{node.output[0]}/16 bits"
     return [
         helper.make_node("Cast", [node.input[0]], [inside], name, to=target),

@@ -1,11 +1,11 @@
-"""How many boxes a NonMaxSuppression selects, where a network gives that: its result here has rows of -1 behind them.
+"""The number of boxes that a NonMaxSuppression selects, for networks that return this number. Here the result has a fixed shape,
+with rows of -1 after the selected boxes.
 
     y = NonMaxSuppression(…)            y = NonMaxSuppression(…)
     s = Shape(y)                  →     s = Concat(ReduceSum(Cast(Not(Less(y[:, :1], 0)))), [3])
     count = Gather(s, 0)                count = Gather(s, 0)
 
-So it is if an output of the network is made of that shape by nothing than choosing and moving its numbers. Tensors cannot have a
-shape that depends on what is selected.
+This is done for outputs of the network that are made of the shape only by choosing and moving its numbers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class _Counter(Writer):
         self.graph.node.extend(self.nodes)
 
     def _chain(self, output: str) -> list[onnx.NodeProto]:
-        """The nodes from what makes an output back to the Shape of a NonMaxSuppression; none if it is made otherwise."""
+        """The nodes from the one that makes an output back to the Shape of a NonMaxSuppression; none if an output is made
+        otherwise.
+        """
         found = []
         for node in self._back(output):
             found.append(node)
@@ -70,7 +72,7 @@ class _Counter(Writer):
             name = node.input[0]
 
     def _shape(self, node: onnx.NodeProto) -> str:
-        """What `node`, a Shape, gives of what is selected."""
+        """The result of the Shape node `node`, counted from the selected boxes."""
         first = self.emit("Slice", [node.input[0], *(self.constant(np.int64([n])) for n in (0, 1, 1))])
         is_padding = self.emit("Less", [first, self.constant(np.int64(0))])
         ones = self.emit("Cast", [self.emit("Not", [is_padding])], to=TensorProto.INT64)

@@ -39,9 +39,9 @@ def resolve_auto_pad(node: Node) -> None:
 
 
 def require_windows(node: Node) -> None:
-    """Raise UnsupportedModelError for windows that are larger than the padded input: ONNX does not say what they give.
+    """Raise UnsupportedModelError for windows that are larger than the padded input, for which ONNX defines no result.
 
-    Likewise for a padded input of more elements than a kernel counts.
+    Raises it also for a padded input of more elements than a kernel counts.
     """
     if node.kind not in _WINDOWED:
         return
@@ -63,10 +63,9 @@ def require_windows(node: Node) -> None:
 
 
 def _pad(node: Node) -> relax.Expr:
-    """Negative pads cut first; what is left is padded.
+    """Pads; negative pads cut elements first.
 
-    Relax's operator pads floats by at most what it can reflect or repeat once. Other padding that copies elements takes them by
-    their numbers.
+    Relax's operator pads floats by at most one reflection or repetition. Other padding takes elements by their numbers.
     """
     mode = node.text("mode", "constant")
     if mode not in _MODES:
@@ -93,7 +92,7 @@ def _pad(node: Node) -> relax.Expr:
 
 
 def _widths(node: Node) -> tuple[np.ndarray, np.ndarray]:
-    """Elements before and after every axis; fewer than none are cut off."""
+    """Elements to add before and after every axis; negative numbers of elements are cut off."""
     rank = len(node.shape)
     pads, axes = node.attrs.get("pads", node.attrs.get("paddings")), None
     if pads is None:  # since opset 11 they are inputs
@@ -128,7 +127,7 @@ def _with_constant(node: Node, data: relax.Expr, before: np.ndarray, after: np.n
 
 
 def _sources(mode: str, extent: int, before: int, after: int) -> np.ndarray:
-    """The element that stands at each place of a padded axis."""
+    """The number of the element that stands at each place of a padded axis."""
     at = np.arange(-before, extent + after)
     if mode == "edge":
         return np.clip(at, 0, extent - 1)

@@ -1,11 +1,11 @@
-"""Scales are moved behind sums: between DequantizeLinear and QuantizeLinear it is integers that are multiplied and added up.
+"""Scales are moved after sums: between DequantizeLinear and QuantizeLinear, integers are multiplied and added up.
 
     Q(Conv(DQ(x, sx, zx), DQ(w, sw, zw), DQ(b, sx·sw)), sy, zy)   →   Q(Mul(Conv(DQ(x, 1, zx), DQ(w, 1, zw), b), sx·sw/sy), 1, zy)
 
-float32 has the integers up to 2^24, so sums below that are exact in any order, and what is left to be rounded is one product with
-one scale, as in ONNX Runtime's kernels. Larger sums are cut into parts, which are added up in int32. ONNX Runtime's arithmetic is
-followed where it decides last bits (a sum of two tensors, an average). It has no integer kernels for 16 bits: what float32 does
-not have exactly of those stays as it is written, which is how ONNX Runtime computes it.
+float32 holds the integers up to 2^24, so smaller sums are exact in any order, and only one product with one scale is rounded, as
+in ONNX Runtime's kernels. Larger sums are cut into parts, which are added in int32. Where ONNX Runtime's arithmetic decides last
+bits (a sum of two tensors, an average), this follows it. ONNX Runtime has no integer kernels for 16 bits: 16-bit operators that
+float32 cannot compute exactly stay as written, which is how ONNX Runtime computes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flexcomp.frontend.quantised.sums import EXACT
 
 
 def move_scales(model: onnx.ModelProto) -> None:
-    """Move scales behind the sums of the outermost graph. Changes `model`, whose shapes are inferred."""
+    """Move scales after the sums of the outermost graph. Changes `model`, whose shapes are inferred."""
     if any(node.op_type == "QuantizeLinear" for node in model.graph.node):
         remove_bounds(model.graph)
         _Mover(model).rewrite()
@@ -53,7 +53,7 @@ class _Mover(QuantisedWriter):
         self.graph.node.extend(node for node in kept if node not in unread)
 
     def _move(self, inner: onnx.NodeProto, quantise: onnx.NodeProto) -> bool:
-        """Write what computes the result of `quantise` from integers; whether that can be done."""
+        """Write nodes that compute the result of `quantise` from integers. Returns whether that is possible."""
         result = self.parameters(quantise)
         rule = _RULES.get(inner.op_type) if inner.domain in DEFAULT else None
         if rule is None or result is None or result.scale.ndim:
@@ -159,7 +159,7 @@ def _product(mover: _Mover, node: onnx.NodeProto, result: Quantised) -> tuple[st
 
 
 def _average(mover: _Mover, node: onnx.NodeProto, result: Quantised) -> tuple[str, str] | None:
-    """Of all pixels: a sum of integers, and one factor."""
+    """The average of all pixels: a sum of integers, and one factor."""
     data = mover.quantised(node.input[0])
     if data is None or data.scale.ndim or data.zero.ndim or data.data not in mover.types:
         return None
@@ -174,7 +174,7 @@ def _average(mover: _Mover, node: onnx.NodeProto, result: Quantised) -> tuple[st
 
 
 def _moving(mover: _Mover, node: onnx.NodeProto, result: Quantised) -> tuple[str, str] | None:
-    """What only moves numbers, or takes the largest, moves integers. Parts of a concatenation are quantised each for itself."""
+    """Operators that only move numbers, or take the largest, move integers. Parts of a concatenation are quantised apart."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     count = len(node.input) if node.op_type == "Concat" else 1
     if len(node.output) > 1 or attributes.get("mode", b"nearest") not in (b"nearest", b"DCR", b"CRD"):

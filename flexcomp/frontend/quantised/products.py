@@ -1,4 +1,4 @@
-"""Products of quantised tensors, of integers in float32, in as many parts as keep every sum exact."""
+"""Products of quantised tensors: integers in float32, cut into as many parts as keep every sum exact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PRECISE_KERNELS = 1  # taps up to which every kernel adds products up as they a
 
 @dataclass(frozen=True)
 class Quantised:
-    """What a DequantizeLinear reads: (data - zero) · scale."""
+    """The operands of a DequantizeLinear: (data - zero) · scale."""
 
     data: str
     scale: np.ndarray  # float32, of rank 0 or 1
@@ -30,7 +30,7 @@ class Quantised:
 
 @dataclass(frozen=True)
 class Bias:
-    """What is added to sums: integers before they are scaled, numbers behind, or nothing."""
+    """The bias of a product: integers, added before the sums are scaled; numbers, added after; or no bias."""
 
     integers: np.ndarray | None = None
     real: np.ndarray | None = None
@@ -49,11 +49,11 @@ class Product:
     attributes: dict
 
     def extent(self, writer: QuantisedWriter) -> int:
-        """Of the axis that is summed."""
+        """The extent of the summed axis."""
         return writer.types[self.right.data][1][self.axes[1]]
 
     def parts(self, writer: QuantisedWriter, added: np.ndarray | int = 0) -> int | None:
-        """Into how many it is cut so that all sums are exact, `added` included; None if that does not help, or is not known."""
+        """The number of parts for which all sums are exact, with `added`; None if no number helps, or if weights are unknown."""
         values, data = writer.value(self.right.data), writer.range(self.left)
         if values is None:
             if np.any(added):
@@ -68,12 +68,12 @@ class Product:
         return parts_of(values, zero, (self.axes[1], *self.taps), data, added)
 
     def is_divisible(self, writer: QuantisedWriter) -> bool:
-        """Whether it can be cut, and ONNX Runtime has a kernel of integers for it."""
+        """Whether the product can be cut, and ONNX Runtime has a kernel of integers for it."""
         elements = [writer.types[of.data][0] for of in (self.left, self.right)]
         return self.attributes.get("group", 1) == 1 and all(element in EIGHT_BITS for element in elements)
 
     def emit(self, writer: QuantisedWriter, part: tuple[int, int] | None, added: list[str]) -> str:
-        """Its sums in float32: of all indices, or of a part."""
+        """The sums in float32, over all indices or over a part."""
         inputs = [self._operand(writer, of, axis, part) for of, axis in zip((self.left, self.right), self.axes, strict=True)]
         total = writer.emit(self.kind, [*inputs, *added], **self.attributes)
         is_fast = self.taps and math.prod(writer.types[self.right.data][1][i] for i in self.taps) > _PRECISE_KERNELS
@@ -90,14 +90,14 @@ class Product:
 
 
 class QuantisedWriter(Writer):
-    """What is known of quantised tensors, and how their integers are written."""
+    """Reads quantised tensors, and writes their integers."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__(model)
         self.makers = {name: node for node in self.graph.node for name in node.output if name}
 
     def quantised(self, name: str) -> Quantised | None:
-        """What `name` was dequantised from, if it was: integers of 8 or 16 bits, with a scale that is known."""
+        """The operands from which `name` was dequantised: integers of 8 or 16 bits with a known scale; None for other tensors."""
         maker = self.makers.get(name)
         if maker is None or maker.op_type != "DequantizeLinear":
             return None
@@ -123,7 +123,7 @@ class QuantisedWriter(Writer):
         return self.emit("DequantizeLinear", [of.data, ones, *zero], **({"axis": of.axis} if of.zero.ndim else {}))
 
     def bias(self, name: str, scale: np.ndarray) -> Bias | None:
-        """A bias as integers, multiples of `scale`, or as it is. None: it is not known."""
+        """A bias as integers, multiples of `scale`, or as numbers; None if the bias is unknown."""
         if not name:
             return Bias()
         maker = self.makers.get(name)
@@ -137,11 +137,11 @@ class QuantisedWriter(Writer):
         return None if values is None else Bias(real=values)
 
     def range(self, of: Quantised) -> Range:
-        """Between what data - zero lies."""
+        """The least and the largest value of data - zero."""
         return range_of(self.types[of.data][0], of.zero)
 
     def total(self, product: Product, bias: Bias) -> str | None:
-        """The sums of a product and the integers of a bias, in float32; None if they cannot be had exactly."""
+        """The sums of a product and the integers of a bias, in float32; None if these sums cannot be exact."""
         parts = product.parts(self)
         if parts is None:
             return None

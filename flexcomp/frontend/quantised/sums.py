@@ -1,4 +1,4 @@
-"""How large sums of integer products become, and into how many parts they are cut so that float32 has each of them exactly."""
+"""Bounds of sums of integer products, and the number of parts for which float32 is exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Range = tuple[int, int]
 
 
 def range_of(element: int, zero: np.ndarray | None) -> Range:
-    """Between what data - zero lies, for data of a type; 0 is in it, which images are padded with. No zero is known: None."""
+    """The least and the largest value of data - zero for data of a type. 0 is included, because images are padded with 0. No zero
+    is known: None.
+    """
     low, high = RANGES[element]
     if zero is None:
         return low - high, high - low
@@ -28,10 +30,11 @@ def range_of(element: int, zero: np.ndarray | None) -> Range:
 def parts_of(
     weights: np.ndarray, zero: np.ndarray, axes: Sequence[int], data: Range, added: np.ndarray | int = 0
 ) -> int | None:
-    """Into how many parts the first of `axes` is cut, so that sums over all `axes` of data · (weights - zero) are exact.
+    """The number of parts of the first of `axes` for which sums over all `axes` of data · (weights - zero) are exact, with
+    `added`.
 
-    So they are with `added`, too. No partial sum in any order exceeds that of the products of one sign. None: the sums of a
-    single index of the first axis are too large.
+    No partial sum in any order exceeds the sum of the products of one sign. None: the sums of a single index of the first axis
+    are too large.
     """
     extent = weights.shape[axes[0]]
     start = math.ceil(_most(weights, zero, (0, extent), axes, data, added) / EXACT)
@@ -42,14 +45,14 @@ def parts_of(
 
 
 def parts_of_unknown(extent: int, taps: int, left: Range, right: Range) -> int | None:
-    """The same where nothing is known but the ranges of both operands, and how many products an index adds."""
+    """As `parts_of`, if only the ranges of both operands are known, and how many products an index adds."""
     most = taps * max(abs(a * b) for a in left for b in right)
     each = extent if not most else (EXACT - 1) // most
     return math.ceil(extent / each) if each else None
 
 
 def span(extent: int, parts: int, i: int) -> tuple[int, int]:
-    """The indices of a part: the first, and the one behind the last."""
+    """The indices of a part: the first, and the one after the last."""
     return extent * i // parts, extent * (i + 1) // parts
 
 
