@@ -8,13 +8,12 @@ import tvm
 from tvm import ir, relax
 from tvm.relax import op
 
-from ..schedules import byte_products, machines
+from ..schedules import machines
 from ..schedules.operators import quantise_rows
 from ..schedules.operators.quantise_rows import QuantiseSpec
 from ..schedules.registry import Machine
 from ..schedules.tiles.blocks import blocks_of
 from ..schedules.tiles.byte_rows import ByteRows
-from ..schedules.tiles.tile import VectorUnit
 from .attributes import DTYPE, WEIGHTS, kernel_attributes
 from .ir import bindings, shape
 from .layers import FROM_BYTES, is_layer, read
@@ -26,27 +25,32 @@ QUANTISE = "quantise"
 
 @module_pass(opt_level=0)
 class QuantiseActivations:
-    """Give layers with weights in blocks rows of 8 bits, on a machine that is to multiply these.
+    """Give layers rows of 8 bits that have weights in blocks whose taps lie together.
 
     y = layer(x, w)          q = call_tir(quantise_rows_0, x)       int8[rows, bytes], of schedules/tiles/byte_rows.py
     z = layer_1(x, v)   →    y = layer'(q, w)                       layer' converts q to float32, and computes y
                              z = layer_1'(q, v)
 
-    As with NarrowActivations, only the types say so: kernels multiply rows of 8 bits as they are. Layers whose blocks no kernel
-    multiplies so stay as they are.
+    As with NarrowActivations, only the types say so: kernels multiply rows of 8 bits as they are.
     """
 
     def __init__(self, unit: Machine) -> None:
         self.unit = unit
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        if not isinstance(self.unit, VectorUnit) or not self.unit.computes_bytes:
-            return mod
-        return _Rewriter(mod, self.unit).rewrite()
+        found = any(is_layer(func) and _kept_together(func) for func in mod.functions.values())
+        return _Rewriter(mod, self.unit).rewrite() if found else mod
+
+
+def _kept_together(layer: relax.Function) -> str:
+    """The type of a layer's weights, if their taps lie together; empty for others."""
+    kept = str(layer.attrs.get(DTYPE, ""))
+    form = blocks_of(kept)
+    return kept if form and form.together > 1 else ""
 
 
 class _Rewriter(MainRewriter):
-    def __init__(self, mod: tvm.IRModule, unit: VectorUnit) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: Machine) -> None:
         super().__init__(mod)
         self.unit = unit
         self.kernels: dict[QuantiseSpec, ir.GlobalVar] = {}
@@ -55,14 +59,14 @@ class _Rewriter(MainRewriter):
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
         layer = self.mod[value.op] if isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar) else None
-        kept = byte_products.together(str(layer.attrs.get(DTYPE, "")), self.unit) if layer is not None and is_layer(layer) else ""
+        kept = _kept_together(layer) if layer is not None and is_layer(layer) else ""
         if not kept:
             return self.substitute(value)
         (data,) = read(layer, tuple(map(int, layer.attrs[WEIGHTS]))).data
         x = value.args[data]
         spec = QuantiseSpec(math.prod(shape(x)[:-1]), shape(x)[-1], blocks_of(kept).size)
         if value.op not in self.layers:
-            made = _of_bytes(layer, data, spec, kept)
+            made = _of_bytes(layer, data, spec)
             self.layers[value.op] = self.builder.add_func(made, f"{value.op.name_hint}_bytes")
         changed = self.layers[value.op]
         args = [self._quantised(x, spec) if i == data else self.substitute(arg) for i, arg in enumerate(value.args)]
@@ -92,7 +96,7 @@ def _reads_again(layer: relax.Function, data: int) -> bool:
     return any(arg.same_as(layer.params[data]) for binding in rest for arg in binding.value.args)
 
 
-def _of_bytes(layer: relax.Function, data: int, spec: QuantiseSpec, kept: str) -> relax.Function:
+def _of_bytes(layer: relax.Function, data: int, spec: QuantiseSpec) -> relax.Function:
     """The layer function of rows in 8 bits; its epilogue reads the numbers of a parameter of its own."""
     old = layer.params[data]
     layout = ByteRows(spec.inputs, spec.size)
@@ -103,7 +107,7 @@ def _of_bytes(layer: relax.Function, data: int, spec: QuantiseSpec, kept: str) -
         params.append(relax.Var(f"p{len(params)}", old.ty))
         inner[old] = params[-1]
     builder = relax.BlockBuilder()
-    with builder.function("layer", params, private=True, attrs={**dict(layer.attrs.items()), DTYPE: kept}):
+    with builder.function("layer", params, private=True, attrs=dict(layer.attrs.items())):
         with builder.dataflow():
             wide = builder.emit(op.call_pure_packed(FROM_BYTES, rows, ty_args=old.ty))
             for number, binding in enumerate(bindings(layer)):

@@ -23,6 +23,11 @@ class KeptWeight:
     axis: int | None  # of the output channels, if one of its axes is
     may_be_in_blocks: bool = False  # whether kernels read weights in blocks of inputs (schedules/tiles/blocks.py)
 
+    @property
+    def multiplies_blocks(self) -> bool:
+        """Whether a dense layer reads it, whose kernels may multiply weights in blocks; tables of embeddings have rows first."""
+        return self.may_be_in_blocks and self.axis == 1
+
     def made_of(self) -> KeptWeight:
         """The weight of which this is only a reshape or permutation."""
         var, axis = self.var, self.axis

@@ -42,7 +42,7 @@ _LINE_NBYTES = 64
 def together(kept: str, unit: VectorUnit) -> str:
     """The type of weights in blocks, as kernels of such products on a machine take these; empty if there are none."""
     form = blocks_of(kept)
-    if form is None or not unit.computes_bytes or (unit.width, unit.dots) not in _ROWS:
+    if form is None or (unit.width, unit.dots) not in _ROWS:
         return ""
     made = Blocks(form.bits, form.size, form.scales, form.has_zeros, TOGETHER)
     is_whole = form.size % made.word_taps == 0 and (form.size <= CHUNK or form.size % CHUNK == 0)
@@ -177,7 +177,8 @@ def _family(of_one_row: bool, **more: object) -> Family:
 
     def offered(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
         is_row = spec.batch * spec.height * spec.width == 1
-        return _offered(spec, unit) if spec.bytes_in and is_row == of_one_row else iter(())
+        is_able = spec.bytes_in is not None and (unit.width, unit.dots) in _ROWS
+        return _offered(spec, unit) if is_able and is_row == of_one_row else iter(())
 
     return Family(_NAMES[of_one_row], ConvSpec, offered, in_blocks=True, **more)
 

@@ -1,4 +1,6 @@
-"""`build(arithmetic="auto")`: the layers that compute in float16 with the outputs within an error.
+"""`build(arithmetic="auto")`, or "int8" with a `max_error`: layers that compute in fewer bits with the outputs within an error.
+
+Products of 8 bits are the same on every machine, so the network is built for this one, with chosen layers in them.
 
 Few machines that build compute in float16. So the network is built for this machine in float32, with every value rounded that
 would be float16 on the board: weights of chosen layers, what goes in and comes out of them, and what stays narrow in between.
@@ -13,21 +15,25 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flexcomp.device import resolve_target
+from flexcomp.errors import InputError
 from flexcomp.network import Network
 from flexcomp.passes.attributes import VALUES_OF
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.weights import KeptWeight
 from flexcomp.program import ArithmeticErrors, Layer
 from flexcomp.report import Progress
+from flexcomp.schedules.byte_products import together
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .artifact import Artifact
 from .calibration import Given, inputs_of
 from .weight_trial import Trial, asked_about, by_layer, require_telling
-from .weight_types import TypesInOrder, WeightTypes
+from .weight_types import WeightTypes
 
 _HALF = "float16"
 _ROUNDED = VALUES_OF + _HALF
@@ -49,27 +55,25 @@ class ChosenArithmetic:
 def choose(
     lower: Callable[[WeightTypes], Network],
     compiled: Callable[[Network], Artifact],
-    evaluate: Evaluate,
+    usual: TypesOfLayers,
+    in_order: Callable[[Sequence[str]], WeightTypes],
     given: Given,
     max_error: float,
-    offered: Collection[str],
     report: Progress,
 ) -> ChosenArithmetic:
-    """The layers in float16 within `max_error` of the largest output, each output by its own, over all inputs `given`.
+    """The layers in fewer bits within `max_error` of the largest output, each output by its own, over all inputs `given`.
 
-    `lower` rounds what is near layers whose weights have the values of float16. Raises InputError if the inputs do not fit the
+    `lower` makes a network of types, `usual` are those of this arithmetic. Raises InputError if the inputs do not fit the
     network, or all outputs on them are 0 or no numbers.
     """
-    usual = _Usual(evaluate, offered)
     inputs = inputs_of(given, lower(usual).base.inputs)
-    candidates = [index for index, kept in enumerate(usual.kept) if kept == _ROUNDED]
+    candidates = [index for index in range(len(usual.kept)) if usual.tried(index)]
 
-    def types(narrow: Collection[int], rounded: str) -> list[str]:
-        others = [kept.removeprefix(VALUES_OF) for kept in usual.kept]
-        return [(rounded if i in narrow else "float32") if i in candidates else kind for i, kind in enumerate(others)]
+    def types(narrow: Collection[int], of: Callable[[int], str]) -> list[str]:
+        return [of(i) if i in narrow else usual.wide(i) for i in range(len(usual.kept))]
 
     def build(narrow: Collection[int]) -> Artifact:
-        return compiled(lower(TypesInOrder(types(narrow, _ROUNDED), evaluate, offered)))
+        return compiled(lower(in_order(types(narrow, usual.tried))))
 
     wide = build(())
     work = [layer.flops for layer in asked_about(wide.program.layers)]
@@ -78,7 +82,7 @@ def choose(
         trial = Trial(wide, Path(folder), inputs)
         require_telling(trial.wanted, "random inputs" if given is None else "the calibration inputs")
         total = len(candidates) + 1
-        errors: list[float | None] = [math.inf if kept == "float32" else None for kept in usual.kept]
+        errors = usual.errors()
         for done, index in enumerate(candidates):
             report("calibrate", done, total)
             errors[index] = trial.error_of(build((index,)))
@@ -95,17 +99,82 @@ def choose(
                 most = count - 1
             count = (fewest + most + 1) // 2
         report("calibrate", total, total)
-    chosen = types(order[:fewest], _HALF)
+    chosen = types(order[:fewest], usual.chosen)
     return ChosenArithmetic(tuple(chosen), tuple(errors), ArithmeticErrors(error, max_error, ()))
 
 
-class _Usual(WeightTypes):
-    """The types that arithmetic in float16 gives to weights, and what they are."""
+class TypesOfLayers(WeightTypes):
+    """The types that an arithmetic gives to weights, and those of layers that may compute in it, as passes ask for them."""
+
+    kept: list[str]
+
+    def tried(self, index: int) -> str:
+        """The type with which a layer is tried in fewer bits; empty if it computes in float32 anyway."""
+        raise NotImplementedError
+
+    def wide(self, index: int) -> str:
+        """The type with which it computes in float32."""
+        raise NotImplementedError
+
+    def chosen(self, index: int) -> str:
+        """The type in the network with the layers that were chosen."""
+        raise NotImplementedError
+
+    def errors(self) -> list[float | None]:
+        """What is known of errors before layers are tried."""
+        return [None] * len(self.kept)
+
+
+class TypesOfHalf(TypesOfLayers):
+    """Of arithmetic in float16."""
 
     def __init__(self, evaluate: Evaluate, offered: Collection[str]) -> None:
         super().__init__(None, evaluate, offered=offered, values_only=True, usual=_HALF)
-        self.kept: list[str] = []
+        self.kept = []
 
     def of(self, names: Sequence[str], weight: KeptWeight) -> str:
         self.kept.append(super().of(names, weight))
         return self.kept[-1]
+
+    def tried(self, index: int) -> str:
+        return _ROUNDED if self.kept[index] == _ROUNDED else ""
+
+    def wide(self, index: int) -> str:
+        return "float32" if self.tried(index) else self.kept[index].removeprefix(VALUES_OF)
+
+    def chosen(self, index: int) -> str:
+        return _HALF
+
+    def errors(self) -> list[float | None]:
+        return [math.inf if kept == "float32" else None for kept in self.kept]
+
+
+class TypesOfBytes(TypesOfLayers):
+    """Of products of 8 bits. Raises InputError if this machine cannot measure what the unit computes."""
+
+    def __init__(
+        self, wish: str | Mapping[str, str] | None, evaluate: Evaluate, offered: Collection[str], unit: VectorUnit
+    ) -> None:
+        super().__init__(wish, evaluate, offered=offered)
+        self.kept, self._of_unit = [], unit
+        self._multiplies: list[bool] = []
+        self._here = resolve_target("native").vector_unit
+
+    def of(self, names: Sequence[str], weight: KeptWeight) -> str:
+        self.kept.append(super().of(names, weight))
+        self._multiplies.append(weight.multiplies_blocks)
+        return self.kept[-1]
+
+    def tried(self, index: int) -> str:
+        kept = together(self.kept[index], self._of_unit) if self._multiplies[index] else ""
+        if kept and not together(self.kept[index], self._here):
+            raise InputError(
+                "arithmetic='int8' is measured on this machine, which has no dot products of integers: leave max_error out"
+            )
+        return kept
+
+    def wide(self, index: int) -> str:
+        return self.kept[index]
+
+    def chosen(self, index: int) -> str:
+        return self.tried(index)

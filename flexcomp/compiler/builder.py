@@ -29,12 +29,13 @@ from flexcomp.profiling import Database, Measurements
 from flexcomp.renamed import renamed
 from flexcomp.report import shown
 from flexcomp.runtime import Padding, parse_budget
+from flexcomp.schedules import byte_products
 from flexcomp.schedules.tiles.blocks import INT4
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 
 from .alike import alike_layers
 from .artifact import Artifact
-from .auto_arithmetic import ChosenArithmetic
+from .auto_arithmetic import ChosenArithmetic, TypesOfBytes, TypesOfHalf
 from .auto_arithmetic import choose as choose_arithmetic
 from .auto_weights import Chosen
 from .auto_weights import choose as choose_types
@@ -108,7 +109,8 @@ def build(
     `arithmetic`: "float32"; "float16", on AArch64 with half precision: weights and activations are float16, and layers whose
     weights have another type or do not fit compute in float32; "auto": float16 in as many layers as `max_error` allows on the
     `calibration` inputs; "int8": layers with weights in blocks multiply activations that are rounded to 8 bits, on processors
-    with dot products of bytes. Inputs and outputs keep their types.
+    with dot products of bytes, and with `max_error` or `calibration` only as far as these allow. Inputs and outputs keep their
+    types.
     `tf32`: True multiplies on tensor cores of GPUs from sm_80 on. Operands are rounded to ten bits of mantissa; sums are float32.
     `store`: the forms of weights in the file. "once": the form of each layer's smallest kernel; loading prepares other forms.
     "prepared": the forms of all kernels in plans. "auto": as "once", with up to a quarter more bytes for second forms where
@@ -269,20 +271,27 @@ def types_of(
     offered += [] if target.gpu else [INT4]
     if not options.measured:
         usual = "float16" if target.computes_half else None
-        return WeightTypes(options.types, on_weights, offered=offered, usual=usual), None
-    half = target if options.arithmetic == "auto" else None
-    chosen = _choose_types(imported, options, offered, report, cache, half)
+        together = partial(byte_products.together, unit=target.vector_unit) if target.computes_bytes else lambda kept: ""
+        return WeightTypes(options.types, on_weights, offered=offered, usual=usual, together=together), None
+    chosen = _choose_types(imported, options, offered, report, cache, target)
     return TypesInOrder(chosen.types, on_weights, offered), chosen
 
 
 def _choose_types(
-    imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool, half: CompileTarget | None
+    imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool, target: CompileTarget
 ) -> Chosen | ChosenArithmetic:
-    """By errors on this machine: of weights alone, or of all that `half` has in float16."""
-    lower, compiled = partial(lowered_here, imported, rounded_for=half), partial(compiled_here, imported.name, cache)
+    """By errors on this machine: of weights alone, or of all that the target has in float16, or of activations in 8 bits."""
+    rounded_for = target if options.arithmetic == "auto" else None
+    lower, compiled = partial(lowered_here, imported, rounded_for=rounded_for), partial(compiled_here, imported.name, cache)
     on_weights = partial(evaluate, weights=imported.weights)
-    choosing = choose_types if half is None else choose_arithmetic
-    return choosing(lower, compiled, on_weights, options.calibration, options.max_error, offered, report)
+    if options.arithmetic == "float32":
+        return choose_types(lower, compiled, on_weights, options.calibration, options.max_error, offered, report)
+    if options.arithmetic == "int8":
+        usual = TypesOfBytes(options.types, on_weights, offered, target.vector_unit)
+    else:
+        usual = TypesOfHalf(on_weights, offered)
+    in_order = lambda types: TypesInOrder(types, on_weights, offered)  # noqa: E731
+    return choose_arithmetic(lower, compiled, usual, in_order, options.calibration, options.max_error, report)
 
 
 def _padding(model: Any, options: Options, networks: Sequence[Imported], report: Progress) -> Padding | None:

@@ -67,7 +67,7 @@ class Weights:
         checked_name(self.arithmetic, ARITHMETICS, "arithmetic")
         if not self.measured and (self.max_error is not None or self.calibration is not None):
             raise InputError(
-                'max_error and calibration are for weights="auto" and arithmetic="auto", which choose types by their errors'
+                'max_error and calibration are for weights="auto" and arithmetic="auto" or "int8", which choose types by errors'
             )
         if self.measured:
             most = DEFAULT_MAX_ERROR if self.max_error is None else self.max_error
@@ -82,7 +82,8 @@ class Weights:
     @property
     def measured(self) -> bool:
         """Whether types are chosen by their errors."""
-        return "auto" in (self.types, self.arithmetic)
+        given = self.max_error is not None or self.calibration is not None
+        return "auto" in (self.types, self.arithmetic) or (self.arithmetic == "int8" and given)
 
     def _require_half(self) -> None:
         """InputError for types that are not multiplied in float16."""
@@ -137,6 +138,10 @@ class Options:
         checked_name(self.kernels, KERNELS, "kernels")
         arithmetic = self.weights.arithmetic
         if self.weights.measured and len(self.model.declared) > 1:
+            if arithmetic == "int8":
+                raise InputError(
+                    'arithmetic="int8" measures errors in one shape: leave max_error and calibration out, or build one shape'
+                )
             option = "arithmetic" if arithmetic == "auto" else "weights"
             raise InputError(
                 f'{option}="auto" measures errors in one shape: build that shape alone with {option}="auto", and give the types '

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -32,8 +32,9 @@ class WeightTypes:
     `evaluate` gives the results of a function of the network's weights; `offered` are the types that the target widens; INT4
     among them says that it has kernels for weights in blocks of inputs. With `values_only` weights are float32, with the values
     in their types, and weights that do not fit their type do not change. Layers that no pattern is for have the type `usual`,
-    float32 where their weights do not fit; without `usual`, the one that loses nothing. Raises InputError for anything but a
-    type.
+    float32 where their weights do not fit; without `usual`, the one that loses nothing. `together` gives, of a type of weights in
+    blocks, that for dense layers which multiply activations in 8 bits, empty where there is none. Raises InputError for anything
+    but a type.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class WeightTypes:
         offered: Collection[str] = ALL_TYPES,
         values_only: bool = False,
         usual: str | None = None,
+        together: Callable[[str], str] = lambda kept: "",
     ) -> None:
         if wish is None:
             wish = {}
@@ -63,7 +65,7 @@ class WeightTypes:
         self._offered = offered
         self._known: dict[tuple, object] = {}
         self._misfit: InputError | None = None
-        self._values_only, self._usual = values_only, usual
+        self._values_only, self._usual, self._together = values_only, usual, together
         self.nodes: list[str | None] = []  # of the layers that were asked about, in that order
         self.fits: list[bool] = []  # whether the weights of each are in the range of their type
         self._asked: list[KeptWeight] = []
@@ -83,6 +85,8 @@ class WeightTypes:
         if found == INT4 and kept == INT4:
             kept = self._in_four_bits(weight)
         self.fits.append(found is None or kept == found or (found == INT4 and blocks_of(kept) is not None))
+        if weight.multiplies_blocks:
+            kept = self._together(kept) or kept
         return VALUES_OF + kept if self._values_only and kept != "float32" else kept
 
     def _otherwise(self, weight: KeptWeight) -> str:

@@ -112,14 +112,13 @@ class CompileTarget:
             spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
             return VectorUnit(
                 self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots,
-                looks_up=self.vector_width == 16, computes_bytes=self.computes_bytes,
+                looks_up=self.vector_width == 16,
             )  # fmt: skip
         core = CORES.get(self.tvm_target.attrs.get("mcpu"))
         fmas = core.independent_fmas if core else _INDEPENDENT_FMAS
         return VectorUnit(
             self.vector_width, self.vector_registers, by_lane=True, independent_fmas=fmas, dots=self._dots,
             looks_up=core is None or core.fmas >= _LOOKS_UP_FROM, computes_half=self.computes_half,
-            computes_bytes=self.computes_bytes,
         )  # fmt: skip
 
     @property

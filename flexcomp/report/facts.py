@@ -138,7 +138,7 @@ def _layers(
             "weights_dtype": weight_errors.kept_by(layer),  # null without weights
             "weights_errors": errors.layers[index] if errors else None,  # of the outputs, by the type of these weights alone
             "arithmetic": arithmetic_errors.computed_in(layer),  # null without weights
-            # Of the outputs, by float16 in this layer alone: null if not measured, "range" if values are beyond float16's.
+            # Of the outputs, by fewer bits in this layer alone: null if not measured, "range" if values are beyond float16's.
             "arithmetic_error": _arithmetic_error(arithmetic.layers[index] if arithmetic else None),
             "blocks": layer.weights.blocks if layer.weights else 0,
             "scratch_bytes": layer.scratch_nbytes,

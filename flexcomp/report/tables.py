@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # commands that draw no timeline need not load the planner
 
 
 _NARROW = ("float16", "bfloat16", "int8", "int4")
+_BYTES = ("int4", "int8")  # of weights that arithmetic in int8 multiplies
 WIDTH = 80  # of a terminal, for which our tables are made
 
 
@@ -57,8 +58,8 @@ def layer_table(facts: dict) -> Table:
     """One row for each layer of `flexcomp.report.facts.describe`, and for all bands of a layer that the same budgets use."""
     note = "sizes in KiB"
     if facts["error"] is not None:
-        tried = any(layer["arithmetic_error"] is not None for layer in facts["layers"])
-        by = "arithmetic in float16" if tried else "narrow weights"
+        kinds = {layer["weights_dtype"] for layer in facts["layers"] if layer["arithmetic_error"] is not None}
+        by = f"arithmetic in {'int8' if kinds & {*_BYTES} else 'float16'}" if kinds else "narrow weights"
         note += f"; by {by} outputs err by {facts['error']:.1e} of the largest, by a layer's alone as it says"
     table = new_table(f"{facts['model']}: layers, in how many slices, and by how many budgets they are used", note)
     for name in ("layer, node", "computes, kernel", "MFLOP", "weights", "scratch", "slices", "used"):
@@ -82,12 +83,13 @@ def layer_table(facts: dict) -> Table:
 
 
 def _weights(layer: dict) -> str:
-    """Bytes, the type if narrow, and its error if known; of a layer that float16 was tried in, that error."""
+    """Bytes, the type if narrow, and its error if known; of a layer that arithmetic in fewer bits was tried in, that error."""
     kind, errors, half = layer["weights_dtype"], layer["weights_errors"] or {}, layer["arithmetic_error"]
     lines = [kib(layer["weights_bytes"])] + ([kind] if kind in _NARROW or half is not None else [])
     if half is not None:
         error = half if isinstance(half, str) else f"{half:.1e}"
-        return "\n".join([*lines, error if kind == "float16" else f"({error})"])  # in brackets what was avoided
+        is_chosen = kind == "float16" or layer["arithmetic"] == "int8"
+        return "\n".join([*lines, error if is_chosen else f"({error})"])  # in brackets what was avoided
     return "\n".join(lines + ([f"{errors[kind]:.1e}"] if errors.get(kind) else []))
 
 

@@ -29,7 +29,6 @@ class VectorUnit:
     looks_up: bool = False  # a look-up in a register (vpermps of AVX-512, tbl) takes no longer than a multiply-add
     computes_half: bool = False  # kernels may compute in float16
     most_rows: int = 64  # of a tile
-    computes_bytes: bool = False  # kernels may multiply weights in blocks by activations in 8 bits
 
     def of(self, dtype: str) -> VectorUnit:
         """The unit for kernels that compute in an element type: a register has more of the narrower ones."""

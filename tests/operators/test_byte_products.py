@@ -9,10 +9,11 @@ import pytest
 
 import flexcomp
 from flexcomp.errors import InputError
+from flexcomp.report import describe, summary
 
 from .blocks import graph, product, rounded_product
 from .networks import node
-from .test_weights_in_blocks import implementations, tied
+from .test_weights_in_blocks import implementations, stack, tied
 
 
 def built(model: onnx.ModelProto, **options) -> flexcomp.Artifact:
@@ -162,6 +163,21 @@ def test_processors_without_the_instructions_compute_in_float32(caplog):
     x = rng.standard_normal((2, 64)).astype("f4")
     assert implementations(built(graph([made], x, weights), target="llvm -mcpu=x86-64")) == {"blockgemm"}
     assert "all layers are computed in float32" in caplog.text
+
+
+def test_layers_within_an_error():
+    model, x = stack(layers=3, width=128)
+    layers = lambda artifact: [one for one in describe(artifact.program)["layers"] if one["weights_dtype"]]  # noqa: E731
+    exact = outputs(built(model, arithmetic="float32"), x)
+    chosen = {}
+    for most in (0.1, 0.012, 1e-6):
+        artifact = built(model, max_error=most, calibration={"x": x})
+        facts = describe(artifact.program)
+        assert facts["error"] <= most and all(0 < one["arithmetic_error"] < 0.1 for one in layers(artifact))
+        np.testing.assert_allclose(abs(outputs(artifact, x) - exact).max() / abs(exact).max(), facts["error"], atol=1e-5)
+        chosen[most] = [one["arithmetic"] for one in layers(artifact)].count("int8")
+        assert ("by arithmetic in int8 outputs err by" in summary(artifact.program)) == bool(facts["error"] is not None)
+    assert chosen[0.1] == 3 > chosen[0.012] >= 1 and not chosen[1e-6]
 
 
 def test_types_by_errors_are_of_float32():
