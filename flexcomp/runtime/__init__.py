@@ -11,6 +11,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     load_options="LoadOptions options_of",
     library="read_info read_program read_summary",
     ports="ShapeInfo TensorInfo checked_inputs checked_states named_outputs ports_of require_one_shape",
+    fitting="Fitted Fitting cut_to",
     padding="PAD Axes Padding fits holding named padding_of",
     budget="MINIMUM Budget note_minimum parse_budget resolve resolve_in set_by too_small",
     display="ladder_html",

@@ -21,11 +21,12 @@ from flexcomp.errors import BudgetError, ExecutionError, InputError
 from flexcomp.renamed import Renamed, milliseconds, renamed
 
 from .budget import Budget, parse_budget
+from .fitting import Fitting, cut_to
 from .library import function, load_program, translated
 from .load_options import options_of
 from .pool_plan import PooledModel, PoolPlan, PoolStep
 from .pool_requests import Collector, ModelGoneError, PoolFuture, accepted
-from .ports import TensorInfo, checked_inputs, named_outputs, ports_of
+from .ports import TensorInfo, given_inputs, named_outputs
 from .sharing import SHARING
 
 if TYPE_CHECKING:
@@ -42,8 +43,15 @@ class _Member:
     """A model of the runtime, whose number no other has."""
 
     number: int
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
+    fitting: Fitting
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        return self.fitting.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        return self.fitting.outputs
 
 
 class Pool:
@@ -156,7 +164,7 @@ class Pool:
         options = _request(deadline_ms, late)
 
         def ask(member: _Member) -> dict[str, np.ndarray]:
-            tensors, results = _tensors(member, inputs)
+            tensors, results = self._tensors(member, inputs)
             with translated():
                 accepted(self._run(member.number, options, *tensors))
             return named_outputs(member.outputs, results)
@@ -181,7 +189,7 @@ class Pool:
         options = _request(deadline_ms, late, collected=True, here=bool(here))
 
         def ask(member: _Member) -> PoolFuture:
-            tensors, results = _tensors(member, inputs)
+            tensors, results = self._tensors(member, inputs)
 
             def submit(ticket: int) -> int | str:
                 with translated():
@@ -244,6 +252,10 @@ class Pool:
         """The model's outputs."""
         return self._described(name).outputs
 
+    def fitting(self, name: str) -> Fitting:
+        """How the model's inputs find one of the shapes of its library."""
+        return self._described(name).fitting
+
     @property
     def budget(self) -> int:
         """Bytes of all models together."""
@@ -300,7 +312,7 @@ class Pool:
                 said = json.loads(function(self._pool, "describe")(name))
         if said is None:
             raise InputError(f"there is no model {name!r} in the pool: there is {', '.join(self.models) or 'none'}")
-        return _Member(said["number"], ports_of(said["inputs"]), ports_of(said["outputs"]))
+        return _Member(said["number"], Fitting(said))
 
     def _member(self, name: str) -> _Member:
         """As described when first asked for."""
@@ -318,6 +330,21 @@ class Pool:
             except ModelGoneError:
                 self._members.pop(name, None)
 
+    def _tensors(self, member: _Member, inputs: Mapping[str, Any]) -> tuple[list[tvm_ffi.Tensor], list[np.ndarray]]:
+        """All tensors of a request, whose last are its outputs, and the arrays that the caller gets, which are parts of these."""
+
+        def shape_of(*extents: tvm_ffi.Shape) -> int:
+            shape = function(self._pool, "shape_of")(member.number, *extents)
+            if shape is None:
+                raise ModelGoneError
+            return shape
+
+        with translated():
+            fitted = member.fitting.fitted(given_inputs(member.inputs, inputs, ()), shape_of)
+        whole = [np.empty(port.shape, port.array_dtype) for port in fitted.whole]
+        results = [cut_to(array, port) for array, port in zip(whole, fitted.cut, strict=True)]
+        return [tvm_ffi.from_dlpack(array) for array in (*fitted.inputs, *whole)], results
+
     def _plan(self) -> dict[str, Any]:
         with translated():
             return json.loads(function(self._pool, "plan")())
@@ -333,12 +360,6 @@ def _request(deadline_ms: float | None, late: str, **more: bool) -> str:
     if deadline_ms is not None:
         options["deadline_ms"] = _positive(deadline_ms, "deadline_ms")
     return json.dumps(options)
-
-
-def _tensors(member: _Member, inputs: Mapping[str, Any]) -> tuple[list[tvm_ffi.Tensor], list[np.ndarray]]:
-    """All tensors of a request, and arrays for its outputs, which are the last of them."""
-    results = [np.empty(port.shape, port.array_dtype) for port in member.outputs]
-    return [tvm_ffi.from_dlpack(array) for array in (*checked_inputs(member.inputs, inputs, ()), *results)], results
 
 
 def pool_bytes(budget: int | float | str | Budget) -> int:

@@ -24,19 +24,15 @@ from flexcomp.units import enough
 
 from .budget import Budget, resolve_in
 from .display import ladder_html
+from .fitting import Fitting, cut_to
 from .library import function, load_program, translated
 from .load_options import Cpus, LoadOptions
-from .padding import padding_of
 from .ports import (
-    ShapeInfo,
-    as_arrays,
     checked_states,
-    extents_of,
     given_inputs,
     named_outputs,
     output_tensors,
     ports_of,
-    shapes_of,
 )
 from .trace import Trace, parse_trace
 
@@ -132,10 +128,9 @@ class Session:
             function(opened, name) for name in ("run", "set_budget", "stats", "close")
         )
         self.info: dict = info  # as `flexcomp inspect --json` prints it, without slices
-        self.shapes = shapes_of(info)  # the largest first
-        self._padding = padding_of(info, self.shapes)
-        self.inputs = ports_of(info["inputs"])  # an extent that shapes differ in is -1
-        self.outputs = ports_of(info["outputs"])
+        self._fitting = Fitting(info)
+        self.shapes = self._fitting.shapes  # the largest first
+        self.inputs, self.outputs = self._fitting.inputs, self._fitting.outputs  # an extent that shapes differ in is -1
         self.states = ports_of(info.get("states", ()))
         self.ladder = tuple(RungInfo(**rung) for rung in info["ladder"])
 
@@ -180,35 +175,18 @@ class Session:
         the weights file was changed in place: then load the network again.
         """
         values = given_inputs(self.inputs, inputs, args)
-        shape, own = self._shapes_of(values)
-        given = as_arrays(own.inputs, values)
-        if self._padding is not None:
-            given = self._padding.padded(given, shape.inputs)
         with translated():
-            results = output_tensors(own.outputs, outputs or {}, lambda index: function(self._opened, "new_output")(index))
+            fitted = self._fitting.fitted(values, lambda *extents: function(self._opened, "shape_of")(*extents))
+            results = output_tensors(fitted.cut, outputs or {}, lambda index: function(self._opened, "new_output")(index))
             whole = [
                 result if port.shape == of.shape else np.empty(port.shape, port.array_dtype)
-                for result, port, of in zip(results, shape.outputs, own.outputs, strict=True)
+                for result, port, of in zip(results, fitted.whole, fitted.cut, strict=True)
             ]
-            self._run(*map(tvm_ffi.from_dlpack, given), *map(tvm_ffi.from_dlpack, whole))
-        for result, made in zip(results, whole, strict=True):
+            self._run(*map(tvm_ffi.from_dlpack, fitted.inputs), *map(tvm_ffi.from_dlpack, whole))
+        for result, made, port in zip(results, whole, fitted.cut, strict=True):
             if made is not result:
-                np.copyto(result, made[tuple(map(slice, result.shape))])
+                np.copyto(result, cut_to(made, port))
         return named_outputs(self.outputs, results)
-
-    def _shapes_of(self, values: list[Any]) -> tuple[ShapeInfo, ShapeInfo]:
-        """The shape that takes these inputs, and their own, which is smaller if they are padded. Raises InputError."""
-        if self._padding is None:
-            shape = self._shape_of(values)
-            return shape, shape
-        return self._padding.fit(self.shapes, {port.name: value for port, value in zip(self.inputs, values, strict=True)})
-
-    def _shape_of(self, values: list[Any]) -> ShapeInfo:
-        """The shape that takes these inputs. Raises InputError if the library was not built for it."""
-        if len(self.shapes) == 1:
-            return self.shapes[0]
-        with translated():
-            return self.shapes[function(self._opened, "shape_of")(*(tvm_ffi.Shape(extents_of(value)) for value in values))]
 
     def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
         """One inference with inputs in order or by name. Returns the output, or a tuple of several outputs."""

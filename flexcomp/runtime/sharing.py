@@ -54,7 +54,7 @@ def ladder_of(info: Mapping) -> tuple[ShareRung, ...]:
     """The ladder of the library that says `info` of itself (`flexcomp.runtime.read_info`)."""
     return tuple(
         ShareRung(rung["working_bytes"], rung["arena_bytes"] - rung["working_bytes"], rung["predicted_ms"])
-        for rung in info["ladder"]
+        for rung in info.get("lane_ladder", info["ladder"])  # of several shapes
     )
 
 

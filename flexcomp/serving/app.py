@@ -26,7 +26,7 @@ from .limits import Crowd, read_body
 from .metrics import CONTENT_TYPE
 from .models import VERSION, unknown
 from .openai_routes import add_openai_routes
-from .protocol import described
+from .protocol import described, shape_parameters
 
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)")
 _MOST_NBYTES = 1 << 16  # of a request that is no inference
@@ -154,6 +154,7 @@ def _models(app: FastAPI, service: Service) -> None:
                 "inputs": described(model.inputs),
                 "outputs": described(model.outputs),
             }
+            | ({"parameters": parameters} if (parameters := shape_parameters(model.fitting)) else {})
         )
 
     # An application of its own: a route of FastAPI takes 0.3 ms.

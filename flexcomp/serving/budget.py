@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flexcomp.errors import BudgetError
-from flexcomp.runtime import Budget, ladder_of, least_bytes, ports_of
+from flexcomp.runtime import Budget, Fitting, ladder_of, least_bytes
 from flexcomp.units import enough, human_bytes
 
-from .protocol import carried_nbytes
+from .protocol import arrays_nbytes, carried_nbytes
 
 _PART, _MOST_NBYTES = 8, 32 << 20  # of the budget, for requests
 
@@ -21,7 +21,7 @@ def requests_nbytes(budget: Budget, summaries: Sequence[Mapping], asked: int | N
     """
     least = (least_bytes([ladder_of(one) for one in summaries]) if summaries else 1) + sum(decoders)
     if asked is None:
-        one_request = [carried_nbytes(ports_of(one["inputs"]), ports_of(one["outputs"])) for one in summaries]
+        one_request = [_carried_nbytes(Fitting(one)) for one in summaries]
         asked = max(*one_request, carried_nbytes((), ()), min(budget.nbytes // _PART, _MOST_NBYTES, budget.nbytes - least))
     if budget.nbytes < least + asked:
         count = len(summaries) + len(decoders)
@@ -31,3 +31,8 @@ def requests_nbytes(budget: Budget, summaries: Sequence[Mapping], asked: int | N
             f"{enough(asked, budget.units)} for requests: the smallest feasible budget is {enough(least + asked, budget.units)}"
         )
     return asked
+
+
+def _carried_nbytes(fitting: Fitting) -> int:
+    padded = 0 if fitting.padding is None else arrays_nbytes(fitting.most_inputs)
+    return carried_nbytes(fitting.most_inputs, fitting.most_outputs) + padded

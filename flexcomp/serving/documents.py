@@ -197,7 +197,8 @@ def _object(required: dict[str, Any], optional: dict[str, Any] | None = None) ->
 
 def _schemas() -> dict[str, Any]:
     text = {"type": "string"}
-    port = _object({"name": text, "datatype": _DATATYPE, "shape": _SHAPE})
+    port = _object({"name": text, "datatype": _DATATYPE, "shape": {"type": "array", "items": {"type": "integer", "minimum": -1}}})
+    choice = {"type": "object", "properties": {"shapes": text, "padded": {"type": "boolean"}}}
     data = {"type": "array", "description": "Numbers in a row, or nested as the shape says"}
     given = {"type": "object", "properties": {"binary_data_size": _NUMBER}}
     wanted = {"type": "object", "properties": {"binary_data": {"type": "boolean"}}}
@@ -223,7 +224,8 @@ def _schemas() -> dict[str, Any]:
                 "platform": text,
                 "inputs": {"type": "array", "items": port},
                 "outputs": {"type": "array", "items": port},
-            }
+            },
+            {"parameters": choice},
         ),
         "Index": {"type": "array", "items": _object({"name": text, "version": text, "state": text, "reason": text})},
         "Request": _object(

@@ -150,7 +150,8 @@ async def _asked(
     account.id = asked.id and asked.id[:80]
     arrays_nbytes = sum(array.nbytes for array in asked.inputs.values())
     inputs_nbytes = arrays_nbytes if json_nbytes == len(body) else max(arrays_nbytes, len(body))  # arrays lie in the body
-    share.hold(inputs_nbytes + protocol.answered_nbytes(model.outputs, asked.outputs), "a request with its answer")
+    answer_nbytes = protocol.answered_nbytes(model.most_outputs, asked.outputs)
+    share.hold(inputs_nbytes + model.padded_nbytes + answer_nbytes, "a request with its answer")
     return asked
 
 
@@ -188,11 +189,11 @@ async def _computed(
 
 async def _parsed(service: Service, body: Text, json_nbytes: int, model: Model, share: Share) -> protocol.Request:
     """The request in a body that begins with so much JSON."""
-    read = partial(protocol.read_request, body, json_nbytes, model.inputs, model.outputs)
+    read = partial(protocol.read_request, body, json_nbytes, model.inputs, model.outputs, model.most_inputs)
     if json_nbytes <= _QUICK_NBYTES:
         return read()
     async with service.reading:
-        nbytes = await _in_thread(service, partial(protocol.reading_nbytes, memoryview(body)[:json_nbytes], model.inputs))
+        nbytes = await _in_thread(service, partial(protocol.reading_nbytes, memoryview(body)[:json_nbytes], model.most_inputs))
         share.hold(len(body) + nbytes, "a body of JSON, while it is read; one of binary tensors takes less,")
         return await _in_thread(service, read)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from flexcomp.errors import ArtifactError, FlexcompError, InputError
-from flexcomp.runtime import Pool, TensorInfo, read_summary
+from flexcomp.runtime import Fitting, Pool, TensorInfo, read_summary
 
 from .answers import UNKNOWN, Refusal
 from .memory import give_back_freed_memory
-from .protocol import most_nbytes
+from .protocol import arrays_nbytes, most_nbytes
 
 VERSION = "1"  # of every model: libraries have no versions
 
@@ -24,9 +24,22 @@ class Model:
     """The server's facts of a loaded model."""
 
     name: str
-    inputs: tuple[TensorInfo, ...]
+    fitting: Fitting
+    inputs: tuple[TensorInfo, ...]  # -1 where requests choose
     outputs: tuple[TensorInfo, ...]
+    most_inputs: tuple[TensorInfo, ...]
+    most_outputs: tuple[TensorInfo, ...]
     most_nbytes: int  # of the body of a request
+
+    @classmethod
+    def of(cls, name: str, fitting: Fitting) -> Model:
+        most = fitting.most_inputs
+        return cls(name, fitting, fitting.open_inputs, fitting.open_outputs, most, fitting.most_outputs, most_nbytes(most))
+
+    @property
+    def padded_nbytes(self) -> int:
+        """Bytes of inputs that are padded, at most."""
+        return 0 if self.fitting.padding is None else arrays_nbytes(self.most_inputs)
 
 
 class Models:
@@ -134,9 +147,9 @@ class Models:
             listed = ", ".join(f'"{state["name"]}"' for state in states)
             raise InputError(f"{path} keeps {listed} from one inference to the next, which all clients would share")
         self._pool.add(name, path, weights=_weights_of(path), **self._options.get(name, {}))
-        inputs, outputs = self._pool.inputs(name), self._pool.outputs(name)
+        model = Model.of(name, self._pool.fitting(name))
         self._reasons.pop(name, None)
-        self._loaded[name] = Model(name, inputs, outputs, most_nbytes(inputs))
+        self._loaded[name] = model
 
     def _remove(self, name: str) -> None:
         """From here on requests are refused; those that the pool has come to an end first."""

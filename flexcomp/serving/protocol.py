@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from flexcomp.errors import InputError
-from flexcomp.runtime import TensorInfo
+from flexcomp.runtime import Fitting, TensorInfo
 
 from . import json_numbers
 from .json_numbers import Numbers, Text
@@ -51,6 +51,14 @@ class Request:
     timeout_s: float | None
 
 
+def shape_parameters(fitting: Fitting) -> dict[str, str | bool]:
+    """Of a model with extents for requests to choose, as its metadata have them: what it was built for, and whether it pads."""
+    if len(fitting.shapes) == 1 and fitting.padding is None:
+        return {}
+    several = "; ".join(", ".join(f"{name}={extent}" for name, extent in one.extents.items()) for one in fitting.shapes)
+    return {"shapes": several, "padded": fitting.padding is not None} if several else {"padded": True}
+
+
 def described(ports: Sequence[TensorInfo]) -> list[dict]:
     """Inputs or outputs, as a model's metadata lists them."""
     return [{"name": port.name, "datatype": _DATATYPES[port.dtype], "shape": list(port.shape)} for port in ports]
@@ -74,13 +82,17 @@ def answered_nbytes(ports: Sequence[TensorInfo], outputs: Sequence[Wanted] | Non
 
 def carried_nbytes(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int:
     """Bytes of one request with binary tensors, from its body to its answer."""
-    binary = sum(port.array_dtype.itemsize * math.prod(port.shape) for port in inputs)
-    return _SPARE_NBYTES + binary + answered_nbytes(outputs)
+    return _SPARE_NBYTES + arrays_nbytes(inputs) + answered_nbytes(outputs)
+
+
+def arrays_nbytes(ports: Sequence[TensorInfo]) -> int:
+    """Bytes of an array for each."""
+    return sum(port.array_dtype.itemsize * math.prod(port.shape) for port in ports)
 
 
 def reading_nbytes(text: Text, inputs: Sequence[TensorInfo]) -> int:
     """The most bytes that `read_request` takes besides the body, whose JSON is `text`."""
-    return json_numbers.reading_nbytes(text) + sum(port.array_dtype.itemsize * math.prod(port.shape) for port in inputs)
+    return json_numbers.reading_nbytes(text) + arrays_nbytes(inputs)
 
 
 def json_nbytes(header: str | None, nbytes: int) -> int:
@@ -92,10 +104,12 @@ def json_nbytes(header: str | None, nbytes: int) -> int:
     return int(header)
 
 
-def read_request(body: Text, length: int, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Request:
+def read_request(
+    body: Text, length: int, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], most: Sequence[TensorInfo] = ()
+) -> Request:
     """The request in `body`, whose first `length` bytes are JSON.
 
-    Raises InputError, which names the fault and the expected form.
+    An extent of -1 is any up to that of the input in `most`. Raises InputError, which names the fault and the expected form.
     """
     asked = _object(json_numbers.parsed(memoryview(body)[:length]), "the request")
     parameters = _object(asked.get("parameters", {}), "parameters")
@@ -104,7 +118,8 @@ def read_request(body: Text, length: int, inputs: Sequence[TensorInfo], outputs:
     if given.keys() != expected.keys():
         raise InputError(f"inputs must be {_listed(expected)}, not {_listed(given)}")
     blobs = _Blobs(memoryview(body)[length:])
-    arrays = {name: _array(given[name], expected[name], blobs) for name in given}
+    bounds = {port.name: port for port in most or inputs}
+    arrays = {name: _array(given[name], expected[name], bounds[name], blobs) for name in given}
     if blobs.left:
         raise InputError(f"{blobs.left} bytes behind the JSON belong to no input")
     identity = asked.get("id")
@@ -173,7 +188,8 @@ def _by_name(value: Any, what: str) -> dict[str, dict]:
     return found
 
 
-def _array(given: dict, port: TensorInfo, blobs: _Blobs) -> np.ndarray:
+def _array(given: dict, open_port: TensorInfo, most: TensorInfo, blobs: _Blobs) -> np.ndarray:
+    port = replace(open_port, shape=_extents(given.get("shape"), open_port, most))
     expected = f'input "{port.name}" must be {_DATATYPES[port.dtype]}{list(port.shape)}'
     if given.get("datatype") != _DATATYPES[port.dtype] or not _is_shape(given.get("shape"), port.shape):
         raise InputError(f"{expected}, not {_short(given.get('datatype'))}{_short(given.get('shape'))}")
@@ -194,6 +210,20 @@ def _array(given: dict, port: TensorInfo, blobs: _Blobs) -> np.ndarray:
             raise InputError(f'input "{port.name}" has bytes that are neither 0 nor 1')
         array = array.view(bool)
     return array.reshape(port.shape)
+
+
+def _extents(given: Any, port: TensorInfo, most: TensorInfo) -> tuple[int, ...]:
+    """Of the port, with those of the request where it has -1; others are compared later. Raises InputError for too large ones."""
+    if -1 not in port.shape or not isinstance(given, list) or len(given) != len(port.shape):
+        return port.shape
+    extents = []
+    for axis, (extent, own, largest) in enumerate(zip(given, port.shape, most.shape, strict=True)):
+        chosen = own == -1 and type(extent) is int
+        if chosen and extent > largest:
+            words = f"along axis {axis}, and the library was built for {largest} at most"
+            raise InputError(f'input "{port.name}" has {_short(extent)} elements {words}')
+        extents.append(extent if chosen and extent >= 0 else own)
+    return tuple(extents)
 
 
 def _is_shape(given: Any, shape: tuple[int, ...]) -> bool:

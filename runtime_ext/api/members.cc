@@ -53,13 +53,13 @@ void RequireRun(const Answer& answer) {
 void Member::Run(const Bound& inputs, const Bound& outputs) {
   RequestOptions options;
   options.here = true;
-  const std::optional<Answer> answer = pool_->Run(number_, options, TensorsOf(program_, inputs, outputs));
+  const std::optional<Answer> answer = pool_->Run(number_, options, TensorsOf(shapes_[0], inputs, outputs));
   if (!answer) ThrowRemoved();
   RequireRun(*answer);
 }
 
 void Member::Submit(uint64_t ticket, const RequestOptions& options, const Bound& inputs, const Bound& outputs) {
-  const Pool::Submitted submitted = pool_->Submit(ticket, number_, options, TensorsOf(program_, inputs, outputs));
+  const Pool::Submitted submitted = pool_->Submit(ticket, number_, options, TensorsOf(shapes_[0], inputs, outputs));
   if (submitted.admission == Pool::Admission::kGone) ThrowRemoved();
   if (submitted.admission == Pool::Admission::kRefused) ThrowRefused(submitted.refusal);
 }

@@ -9,18 +9,18 @@
 
 #include "api/tensors.h"
 #include "pool/pool.h"
-#include "program/program.h"
+#include "program/shapes.h"
 
 namespace flexcomp::api {
 
 class Member {
  public:
-  // `described` has the network's tensors and rungs. No member yet: calls fail with the kind Closed.
-  Member(std::shared_ptr<Pool> pool, Program&& described) noexcept : pool_(std::move(pool)), program_(std::move(described)) {}
+  // `described` have the network's tensors and rungs. No member yet: calls fail with the kind Closed.
+  Member(std::shared_ptr<Pool> pool, Shapes&& described) noexcept : pool_(std::move(pool)), shapes_(std::move(described)) {}
   // From now on one; `number` is the pool's.
   void Join(uint32_t number) noexcept { number_ = number; }
 
-  const Program& program() const noexcept { return program_; }
+  const Shapes& shapes() const noexcept { return shapes_; }
   Pool& pool() const noexcept { return *pool_; }
   const std::shared_ptr<Pool>& owner() const noexcept { return pool_; }
 
@@ -40,7 +40,7 @@ class Member {
 
   const std::shared_ptr<Pool> pool_;
   std::atomic<uint32_t> number_ = 0;  // no model of a pool has 0
-  const Program program_;
+  const Shapes shapes_;
 };
 
 // Throws the error for a request that was cancelled or refused.

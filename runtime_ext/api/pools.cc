@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "api/handles.h"
 #include "api/members.h"
@@ -89,13 +90,20 @@ json::Object SessionOptionsOf(const flexcomp_options& given) {
 }
 
 // All that descriptions need.
-Program DescriptionsOf(const Program& program) {
-  Program made;
-  made.inputs = program.inputs;
-  made.outputs = program.outputs;
-  made.states = program.states;
-  made.rungs = program.rungs;
-  return made;
+Shapes DescriptionsOf(const Shapes& shapes) {
+  std::vector<std::shared_ptr<const Program>> programs;
+  for (const auto& program : shapes.programs()) {
+    const auto made = std::make_shared<Program>();
+    made->threads = program->threads;
+    made->weights = {};
+    made->inputs = program->inputs;
+    made->outputs = program->outputs;
+    made->states = program->states;
+    made->values = program->values;
+    made->rungs = program->rungs;
+    programs.push_back(made);
+  }
+  return Shapes(std::move(programs));
 }
 
 flexcomp_pool_stats StatsOf(Pool& pool) {
@@ -154,7 +162,7 @@ flexcomp_status flexcomp_pool_add(flexcomp_pool* pool, const char* name, const c
     const flexcomp_options options = api::TakenOptions(member.session);
     const tvm::ffi::json::Object session_options = api::SessionOptionsOf(options);
     const LoadedLibrary library = LoadLibrary(path);
-    Program described = api::DescriptionsOf(api::ShapesOf(library, path)[0]);
+    Shapes described = api::DescriptionsOf(api::ShapesOf(library, path));
     const std::string weights = options.weights == nullptr ? library.weights : options.weights;
     const auto joining = std::make_shared<api::Member>(found, std::move(described));
     api::Kept kept(api::Keep(joining), api::Forget);
@@ -202,7 +210,7 @@ flexcomp_status flexcomp_submit(flexcomp_session* session, const flexcomp_tensor
     api::RequirePointer(request, "request");
     if (found->member == nullptr) Raise(api::kUnsupported, "the session is no member of a pool: it runs, but takes no requests");
     const RequestOptions options = given == nullptr ? RequestOptions() : api::OptionsOf(api::Taken(given, sizeof *given, "options"));
-    const api::Ports ports(found->program(), inputs, input_count, outputs, output_count);
+    const api::Ports ports(api::ProgramFor(found->shapes(), inputs, input_count), inputs, input_count, outputs, output_count);
     const std::shared_ptr<Pool>& pool = found->member->owner();
     const uint64_t ticket = pool->Ticket();
     api::Kept kept(api::Requesteds().Keep(std::make_shared<api::Requested>(pool, ticket)), api::Over);

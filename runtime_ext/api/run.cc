@@ -57,7 +57,7 @@ flexcomp_status flexcomp_run(flexcomp_session* session, const flexcomp_tensor* i
                              uint32_t output_count) {
   return api::Guarded([&] {
     const std::shared_ptr<const api::Opened> found = api::FindOpenedToWait(session);
-    const Program& program = found->session != nullptr ? api::ProgramFor(found->session->shapes(), inputs, input_count) : found->program();
+    const Program& program = api::ProgramFor(found->shapes(), inputs, input_count);
     const api::Ports ports(program, inputs, input_count, outputs, output_count);
     if (found->member != nullptr)
       found->member->Run(ports.inputs, ports.outputs);

@@ -27,11 +27,11 @@ InCallback* CallbackOf(const Opened& opened, bool readers_only) noexcept {
 
 }  // namespace
 
-const Program& Opened::program() const noexcept { return session != nullptr ? session->program() : member->program(); }
+const Shapes& Opened::shapes() const noexcept { return session != nullptr ? session->shapes() : member->shapes(); }
 
 const Program& Opened::program(uint32_t shape) const {
   if (shape >= shape_count()) RaiseError("InputError", "there is no shape ", shape, ": the network has ", shape_count());
-  return session != nullptr ? session->shapes()[shape] : member->program();
+  return shapes()[shape];
 }
 
 flexcomp_session* Keep(Session::Owner owner) { return All().Keep(std::make_shared<const Opened>(Opened{std::move(owner)})); }

@@ -17,8 +17,9 @@ struct Opened {
   std::shared_ptr<Session> session;  // nullptr: a member
   std::shared_ptr<Member> member{};
 
-  const Program& program() const noexcept;  // of the first shape: names, types and states are those of all
-  size_t shape_count() const noexcept { return session != nullptr ? session->shapes().size() : 1; }
+  const Shapes& shapes() const noexcept;
+  const Program& program() const noexcept { return shapes()[0]; }  // names, types and states are those of all
+  size_t shape_count() const noexcept { return shapes().size(); }
   const Program& program(uint32_t shape) const;  // throws InputError for a shape that there is not
 };
 

@@ -56,11 +56,19 @@ uint64_t WholePages(uint64_t nbytes) noexcept { return (nbytes + SystemPage() - 
 Network::Network(const ffi::Module& program, std::string library, std::string weights, const json::Object& options)
     : program_(program), library_(std::move(library)), weights_(std::move(weights)), options_(JsonText(options)) {
   const auto info = json::Parse(Find(program_, "summary")().cast<ffi::String>()).cast<json::Object>();
-  if (info.count(ffi::String("shapes")))
-    Raise("InputError", "the library holds several shapes, and a pool takes networks of one: build a library for each shape");
-  for (const json::Value& rung : FieldOf<json::Array>(info, "ladder")) ladder_.push_back(RungOf(rung.cast<json::Object>()));
+  if (info.count(ffi::String("shapes"))) shapes_ = FieldOf<json::Array>(info, "shapes");
+  if (info.count(ffi::String("metadata"))) metadata_ = FieldOf<json::Object>(info, "metadata");
+  for (const json::Value& said : FieldOf<json::Array>(info, shapes_.empty() ? "ladder" : "lane_ladder")) {
+    const auto rung = said.cast<json::Object>();
+    ladder_.push_back(RungOf(rung));
+    if (shapes_.empty()) continue;
+    std::vector<double>& seconds = shape_seconds_.emplace_back();
+    for (const json::Value& one : FieldOf<json::Array>(rung, "shapes_ms")) seconds.push_back(one.cast<double>() * 1e-3);
+    if (seconds.size() != shapes_.size()) Raise("ArtifactError", "the library's ladder is wrong: build it again");
+  }
   if (ladder_.empty()) Raise("ArtifactError", "the library has no ladder: build it again");
-  smallest_budget_ = FieldOf<int64_t>(FieldOf<json::Array>(info, "ladder")[0].cast<json::Object>(), "budget_bytes");
+  const json::Object first = shapes_.empty() ? FieldOf<json::Array>(info, "ladder")[0].cast<json::Object>() : shapes_[0].cast<json::Object>();
+  smallest_budget_ = FieldOf<int64_t>(first, shapes_.empty() ? "budget_bytes" : "min_budget_bytes");
   state_nbytes_ = WholePages(BytesOf(info, "state_bytes"));
   inputs_ = FieldOf<json::Array>(info, "inputs");
   outputs_ = FieldOf<json::Array>(info, "outputs");
@@ -125,6 +133,7 @@ void Network::Open(const LanePlace& place) {
   stop_ = Find(session, "stop");
   stats_ = Find(session, "stats");
   resident_ = Find(session, "resident_arena");
+  if (!shapes_.empty()) shape_of_ = Find(session, "shape_of");
   close_ = close;
 }
 
@@ -146,10 +155,18 @@ void Network::Run(const std::vector<ffi::Any>& tensors) const {
 
 Network::Reading Network::LastReading() const noexcept try {
   const json::Object stats = Stats();
+  const size_t shape = shapes_.empty() ? 0 : static_cast<size_t>(stats["shape"].cast<int64_t>());
   return {stats["stall_ms"].cast<double>() * 1e-3, stats["read_ms"].cast<double>() * 1e-3,
-          static_cast<double>(stats["bytes_read"].cast<int64_t>())};
+          static_cast<double>(stats["bytes_read"].cast<int64_t>()), std::min(shape, std::max(shapes_.size(), size_t{1}) - 1)};
 } catch (const std::exception&) {
   return {};  // a library of another version with another format, or no memory for the answer
+}
+
+int64_t Network::ShapeOf(ffi::PackedArgs extents) const {
+  if (shapes_.empty()) return 0;
+  ffi::Any found;
+  shape_of_.CallPacked(extents, &found);
+  return found.cast<int64_t>();
 }
 
 json::Object Network::Stats() const { return json::Parse(stats_().cast<ffi::String>()).cast<json::Object>(); }

@@ -51,6 +51,12 @@ class Network {
   size_t ports() const noexcept { return inputs_.size() + outputs_.size(); }  // tensors that an inference takes and gives
   const tvm::ffi::json::Array& inputs() const noexcept { return inputs_; }    // as the library describes them
   const tvm::ffi::json::Array& outputs() const noexcept { return outputs_; }
+  const tvm::ffi::json::Array& shapes() const noexcept { return shapes_; }    // empty: one
+  const tvm::ffi::json::Object& metadata() const noexcept { return metadata_; }  // as the library says it in short
+  // Predicted, of an inference in this shape.
+  double SecondsOf(size_t rung, size_t shape) const noexcept { return shape_seconds_.empty() ? ladder_[rung].seconds : shape_seconds_[rung][shape]; }
+  // Of an open network the shape whose inputs have these extents, one ffi::Shape for each. Throws InputError.
+  int64_t ShapeOf(tvm::ffi::PackedArgs extents) const;
 
   // Weights that other networks may have, too: equal ones have one key. None of a library of an older version.
   const std::vector<std::string>& keys() const noexcept { return keys_; }
@@ -87,6 +93,7 @@ class Network {
   // Reads of the last inference, as far as the library reports them.
   struct Reading {
     double stall_s = 0, read_s = 0, nbytes = 0;
+    size_t shape = 0;
   };
   Reading LastReading() const noexcept;
   uint64_t ResidentNbytes() const { return static_cast<uint64_t>(resident_().cast<int64_t>()); }
@@ -123,8 +130,10 @@ class Network {
   std::vector<std::vector<Resting>> resting_;  // by rung; none: not asked for yet
   int64_t smallest_budget_ = 0;
   uint64_t state_nbytes_ = 0;
-  tvm::ffi::json::Array inputs_, outputs_;
-  tvm::ffi::Function run_, park_, park_sharing_, make_shared_, read_ahead_, leave_lane_, cancel_, stop_, stats_, resident_, close_;  // of a session that is open
+  tvm::ffi::json::Array inputs_, outputs_, shapes_;
+  tvm::ffi::json::Object metadata_;
+  std::vector<std::vector<double>> shape_seconds_;  // by rung and shape; none: one shape
+  tvm::ffi::Function run_, park_, park_sharing_, make_shared_, read_ahead_, leave_lane_, cancel_, stop_, stats_, resident_, shape_of_, close_;  // of a session that is open
 };
 
 }  // namespace flexcomp

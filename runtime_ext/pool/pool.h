@@ -105,6 +105,8 @@ class Pool {
   tvm::ffi::json::Array Names();
   // {"number", "inputs", "outputs"} of a model; null: there is none of this name.
   tvm::ffi::json::Value Describe(const std::string& name);
+  // The shape of a model whose inputs have these extents, one ffi::Shape for each; none: there is no such model. Throws InputError.
+  std::optional<int64_t> ShapeOf(uint32_t number, tvm::ffi::PackedArgs extents);
   tvm::ffi::json::Object Plan();
   // `at_once`: all of one moment, for which requests wait while memory is looked through.
   tvm::ffi::json::Object Stats(bool at_once = true);

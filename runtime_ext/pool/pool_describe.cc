@@ -53,8 +53,20 @@ json::Value Pool::Describe(const std::string& name) {
   json::Object said;
   said.Set("number", Int(*number));
   said.Set("inputs", network.inputs());
+  if (!network.shapes().empty()) said.Set("shapes", network.shapes());
+  said.Set("metadata", network.metadata());
   said.Set("outputs", network.outputs());
   return said;
+}
+
+std::optional<int64_t> Pool::ShapeOf(uint32_t number, tvm::ffi::PackedArgs extents) {
+  RequireThisProcess();
+  Lock lock(mutex_);
+  const std::shared_ptr<Model> model = roster_.Find(number);
+  if (!model) return std::nullopt;
+  const std::shared_ptr<Network> network = model->network;
+  lock.unlock();
+  return network->ShapeOf(extents);
 }
 
 json::Object Pool::Plan() {

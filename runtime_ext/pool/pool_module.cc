@@ -138,6 +138,8 @@ class PoolModule final : public TranslatedModule {
     if (name == "names") return ffi::Function::FromTyped([self, this] { return JsonText(pool_.Names()); });
     if (name == "describe")
       return ffi::Function::FromTyped([self, this](const ffi::String& model) { return JsonText(pool_.Describe(model)); });
+    if (name == "shape_of")
+      return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any* found) { *found = ShapeOf(args); });
     if (name == "plan") return ffi::Function::FromTyped([self, this] { return Text(pool_.Plan()); });
     if (name == "stats") return ffi::Function::FromTyped([self, this] { return Text(pool_.Stats()); });
     if (name == "stats_in_passing") return ffi::Function::FromTyped([self, this] { return Text(pool_.Stats(false)); });
@@ -186,6 +188,14 @@ class PoolModule final : public TranslatedModule {
     RequestOptions options;
     std::vector<ffi::Any> tensors;
   };
+
+  // shape_of(model, shapes of the inputs...): the number of the shape, or None where there is no such model.
+  ffi::Any ShapeOf(ffi::PackedArgs args) {
+    const auto number = args.size() > 0 ? args[0].try_cast<int64_t>() : std::nullopt;
+    if (!number || *number < 0 || *number > UINT32_MAX) Raise("InputError", "shape_of takes a model's number and shapes");
+    const auto shape = pool_.ShapeOf(static_cast<uint32_t>(*number), args.Slice(1));
+    return shape ? ffi::Any(*shape) : ffi::Any(nullptr);
+  }
 
   // submit(ticket, model, options, tensors...): kWaits, kDone, kGone, or JSON of a refusal.
   ffi::Any Submit(ffi::PackedArgs args) {

@@ -69,7 +69,7 @@ std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const 
     network.Run(request.tensors);
     took = Now() - started;
   });
-  if (!error && reads) reading = network.LastReading();
+  if (!error && (reads || !network.shapes().empty())) reading = network.LastReading();
   lock.lock();
   return error;
 }
@@ -81,7 +81,7 @@ void Pool::NoteRun(Request& request, Network& network, bool cold, const Network:
   model.total_run_s += run.run_s;
   model.total_stall_s += reading.stall_s;
   if (!cold)
-    network.latency.Note(network.ladder()[run.rung].seconds, run.run_s);
+    network.latency.Note(network.SecondsOf(run.rung, reading.shape), run.run_s);
   else if (reading.read_s > 1e-3 && reading.nbytes > 1e6)
     network.storage_rate += (reading.nbytes / reading.read_s - network.storage_rate) / 2;
   if (request.deadline && Now() > *request.deadline) ++model.missed;

@@ -23,6 +23,22 @@ Library OpenLibrary(const std::string& path) {
   return {std::move(loaded), json::Parse(info().cast<ffi::String>()).cast<json::Object>()};
 }
 
+json::Object InShape(const json::Object& info, size_t shape) {
+  json::Object said;
+  for (const auto& [key, value] : info) said.Set(key, value);
+  if (info.count(ffi::String("shapes")) == 0) return said;
+  const auto own = info["shapes"].cast<json::Array>()[static_cast<int64_t>(shape)].cast<json::Object>();
+  for (const char* key : {"inputs", "outputs"}) said.Set(key, own[key]);
+  const auto least = info["min_budget_bytes"].cast<int64_t>();
+  json::Array ladder;
+  const auto rungs = own["ladder"].cast<json::Array>();
+  for (const json::Value& rung : rungs)
+    if (rung.cast<json::Object>()["budget_bytes"].cast<int64_t>() >= least) ladder.push_back(rung);
+  if (ladder.empty()) ladder.push_back(rungs.back());
+  said.Set("ladder", ladder);
+  return said;
+}
+
 json::Object SessionOptions(const Arguments& arguments) {
   json::Object options;
   options.Set("affinity", !arguments.no_affinity);

@@ -22,6 +22,10 @@ Library OpenLibrary(const std::string& path);
 // Throws std::runtime_error where the library is too old or too new.
 tvm::ffi::Function FunctionOf(const tvm::ffi::Module& module, const char* name);
 
+// What the library says of itself in one of its shapes: "inputs", "outputs" and "ladder" are those of this shape, with the budgets that
+// are enough for all.
+tvm::ffi::json::Object InShape(const tvm::ffi::json::Object& info, size_t shape);
+
 // The options of sessions that several sessions may have in common.
 tvm::ffi::json::Object SessionOptions(const Arguments& arguments);
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "library.h"
+#include "npy.h"
 
 namespace flexcomp::runner {
 namespace {
@@ -44,11 +45,14 @@ std::string Options(const Arguments& arguments, const std::string& library, uint
 Model::Model(const Arguments& arguments) {
   const Library library = OpenLibrary(arguments.model);
   info_ = library.info;
-  if (info_.count(ffi::String("shapes")))
-    throw UsageError("the library holds several shapes, and this program runs libraries of one: use flexcomp.load in Python, or build a library for each shape");
   const std::string weights = arguments.weights.empty() ? library.weights : arguments.weights;
   asked_ = Resolved(arguments.budget, info_);
   session_ = FunctionOf(library.program, "open")(ffi::String(weights), ffi::String(Options(arguments, library.path, asked_))).cast<ffi::Module>();
+  if (info_.count(ffi::String("shapes"))) {
+    const size_t shape = ShapeFor(arguments.inputs);
+    FunctionOf(*session_, "take_shape")(static_cast<int64_t>(shape));
+    info_ = InShape(info_, shape);
+  }
   run_ = FunctionOf(*session_, "run_in_place");
   stats_ = FunctionOf(*session_, "stats");
   set_budget_ = FunctionOf(*session_, "set_budget");
@@ -59,6 +63,29 @@ Model::Model(const Arguments& arguments) {
   if (arguments.read_rate > 0) read_rate_ = FunctionOf(*session_, "read_rate");
   if (arguments.device_rates) device_rates_ = FunctionOf(*session_, "device_rates");
   if (!arguments.trace.empty()) trace_ = FunctionOf(*session_, "trace");
+}
+
+size_t Model::ShapeFor(const std::map<std::string, std::string>& files) const {
+  std::map<std::string, std::vector<int64_t>> given;
+  try {
+    for (const auto& [name, path] : files) given[name] = NpyFile::ShapeOf(path);
+  } catch (const std::runtime_error& error) {
+    throw UsageError(error.what());
+  }
+  const auto shapes = info_["shapes"].cast<json::Array>();
+  const auto ports = [&](size_t shape) { return ParsePorts(shapes[static_cast<int64_t>(shape)].cast<json::Object>()["inputs"].cast<json::Array>()); };
+  const auto agrees = [&](const Port& port) { return given.count(port.name) == 0 || given[port.name] == port.shape; };
+  size_t chosen = 0;  // the largest, where files do not say
+  while (chosen + 1 < shapes.size() && !std::ranges::all_of(ports(chosen), agrees)) ++chosen;
+  std::vector<ffi::Any> extents;
+  for (const Port& port : ports(chosen)) {
+    const std::vector<int64_t>& shape = given.count(port.name) ? given[port.name] : port.shape;
+    extents.emplace_back(ffi::Shape(shape.begin(), shape.end()));
+  }
+  std::vector<ffi::AnyView> views(extents.begin(), extents.end());
+  ffi::Any found;
+  FunctionOf(*session_, "shape_of").CallPacked(views.data(), static_cast<int32_t>(views.size()), &found);
+  return static_cast<size_t>(found.cast<int64_t>());
 }
 
 std::vector<Model::Rung> Model::Ladder() const {

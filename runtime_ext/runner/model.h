@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,6 +51,9 @@ class Model {
   std::string Trace() const { return (*trace_)().cast<tvm::ffi::String>(); }
 
  private:
+  // Of several the shape that these files of inputs have. Throws UsageError, and InputError where there is none.
+  size_t ShapeFor(const std::map<std::string, std::string>& files) const;
+
   tvm::ffi::json::Object info_;
   uint64_t asked_ = 0;
   std::optional<tvm::ffi::Module> session_;

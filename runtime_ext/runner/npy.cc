@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -51,21 +52,43 @@ std::string WithoutBlanks(std::string_view text) {
   return out;
 }
 
-}  // namespace
-
-NpyFile::NpyFile(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape)
-    : path_(path), file_(Open(path, "rbe")) {
+// The header of a file that is open at its beginning, which is then at the array.
+std::string Header(std::FILE* file, const std::string& path) {
   unsigned char prefix[kPrefix];
-  if (std::fread(prefix, 1, kPrefix, file_.get()) != kPrefix || std::memcmp(prefix, kMagic, 6) != 0)
+  if (std::fread(prefix, 1, kPrefix, file) != kPrefix || std::memcmp(prefix, kMagic, 6) != 0)
     throw std::runtime_error(path + " is not a .npy file");
   if (prefix[6] != 1) throw std::runtime_error(path + " is a .npy file of version " + std::to_string(prefix[6]) + ", not 1");
   std::string header(prefix[8] | prefix[9] << 8, '\0');
-  if (std::fread(header.data(), 1, header.size(), file_.get()) != header.size())
+  if (std::fread(header.data(), 1, header.size(), file) != header.size())
     throw std::runtime_error(path + " is cut short");
+  return header;
+}
 
-  const std::string_view descr = Field(header, "descr", path), order = Field(header, "fortran_order", path),
-                         dims = Field(header, "shape", path);
-  const std::string given = WithoutBlanks(dims.substr(0, dims.find(')') + 1));
+std::string Dims(const std::string& header, const std::string& path) {
+  const std::string_view dims = Field(header, "shape", path);
+  return WithoutBlanks(dims.substr(0, dims.find(')') + 1));
+}
+
+}  // namespace
+
+std::vector<int64_t> NpyFile::ShapeOf(const std::string& path) {
+  const std::unique_ptr<std::FILE, CloseFile> file(Open(path, "rbe"));
+  const std::string dims = Dims(Header(file.get(), path), path);
+  std::vector<int64_t> shape;
+  for (const char* at = dims.c_str(); *at != 0;) {
+    char* end = nullptr;
+    const long long extent = std::strtoll(at, &end, 10);
+    if (end == at) ++at;
+    else shape.push_back(extent), at = end;
+  }
+  return shape;
+}
+
+NpyFile::NpyFile(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape)
+    : path_(path), file_(Open(path, "rbe")) {
+  const std::string header = Header(file_.get(), path);
+  const std::string_view descr = Field(header, "descr", path), order = Field(header, "fortran_order", path);
+  const std::string given = Dims(header, path);
   // NumPy has no bfloat16: the type of ml_dtypes is saved as two bytes of anything, and bits may come as uint16.
   const bool bits = dtype.code == kDLBfloat && descr.starts_with("'<u2'");
   if (!(bits || descr.starts_with("'" + Descr(dtype) + "'")) || given != WithoutBlanks(Shape(shape)))

@@ -22,6 +22,9 @@ class NpyFile {
   // Throws std::runtime_error, also for an array of another type or shape.
   NpyFile(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape);
 
+  // The extents of the array in a file. Throws std::runtime_error.
+  static std::vector<int64_t> ShapeOf(const std::string& path);
+
   // Fills `data` with the whole array. Throws std::runtime_error.
   void Read(std::byte* data, size_t nbytes) const;
 

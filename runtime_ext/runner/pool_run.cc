@@ -64,7 +64,8 @@ class Client {
     options.urgency = NumberOf(arguments.urgency).value_or(1);
     options.rate = NumberOf(arguments.rate);
     if (const auto deadline = NumberOf(arguments.deadline_ms)) options.deadline_s = *deadline * 1e-3;
-    const auto ports = [&](const char* key) { return ParsePorts(library.info[key].cast<json::Array>()); };
+    const json::Object info = InShape(library.info, 0);
+    const auto ports = [&](const char* key) { return ParsePorts(info[key].cast<json::Array>()); };
     number_ = pool.Add(name_, options, library.program, library.path, library.weights, SessionOptions(arguments));
     const Inputs inputs(ports("inputs"), {}, arguments.seed);
     inputs_ = TensorsOf(ports("inputs"));

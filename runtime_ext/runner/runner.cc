@@ -123,8 +123,8 @@ json::Object Run(const Arguments& arguments, int64_t started) {
     report.Set(key, stats[key]);
   report.Set("asked_bytes", static_cast<int64_t>(model.asked()));
   const std::vector<Model::Rung> ladder = model.Ladder();
-  const auto next = static_cast<size_t>(stats["rung"].cast<int64_t>()) + 1;
-  report.Set("next_budget_bytes", next < ladder.size() ? json::Value(ladder[next].budget) : json::Value(nullptr));
+  const auto next = std::ranges::find_if(ladder, [used = stats["budget_bytes"].cast<int64_t>()](const auto& rung) { return rung.budget > used; });
+  report.Set("next_budget_bytes", next != ladder.end() ? json::Value(next->budget) : json::Value(nullptr));
   report.Set("notes", Notes(stats));
   report.Set("idle_rss_bytes", static_cast<int64_t>(idle_rss));
   report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));

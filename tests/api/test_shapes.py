@@ -74,6 +74,21 @@ def test_shapes_that_are_not_stated_or_not_there(session):
     refused(api.UNSUPPORTED, "run_in_place", session, nothing, nothing, None, says="flexcomp_run_in_place knows none")
 
 
+def test_a_member_of_a_pool(library):
+    pool, member = c_void_p(), c_void_p()
+    api.done("pool_open", byref(api.PoolOptions(budget=100 << 20)), byref(pool))
+    try:
+        api.done("pool_add", pool, b"encoder", str(library).encode(), None, byref(member))
+        assert api.given("shape_count", c_uint32, member) == 2
+        for n in (16, 64, 16):
+            inference(member, n)
+        ids, y = np.zeros((1, 17), "i8"), np.empty((1, 17, 64), "f4")
+        run = byref(api.tensor(ids, rank=2, shape=api.shape(1, 17))), 1, byref(api.tensor(y)), 1
+        refused(api.INPUT, "run", member, *run, says="has 17 elements along axis 1, and the library was built for 16, 64")
+    finally:
+        api.call("pool_close", pool)
+
+
 def test_linked(artifact, tmp_path):
     artifact.export_library(tmp_path / "linked.o")
     command = ["cc", "-shared", "-o", tmp_path / "linked.so", tmp_path / "linked.o"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import threading
 from dataclasses import replace
 
@@ -174,13 +173,6 @@ def test_a_state_lives_on_in_other_shapes(tmp_path):
         session.reset_state()
         session.run(np.ones((4, 32), "float32"))
         np.testing.assert_array_equal(session.state()["total_in"], np.full((1, 32), 4, "float32"))
-
-
-def test_what_takes_one_shape_says_so(library):
-    with flexcomp.Pool("64MiB") as pool, pytest.raises(InputError, match="a pool takes networks of one"):
-        pool.add("a", library)
-    runner = subprocess.run([runtime_ext.runner(), library], capture_output=True, text=True, check=False)
-    assert runner.returncode != 0 and "several shapes" in runner.stderr
 
 
 # ---------------------------------------------------------------------------------------------- programs of several shapes

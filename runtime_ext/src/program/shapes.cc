@@ -101,6 +101,33 @@ size_t Shapes::Find(std::span<const std::span<const int64_t>> inputs) const {
   RaiseError("InputError", "the library was not built for ", given, " together; there are ", known);
 }
 
+std::vector<LaneRung> LaneLadder(const Shapes& shapes) {
+  const auto kept = [](const RungHead& rung) { return rung.arena - rung.working; };
+  const std::vector<RungHead>& own = shapes[0].rungs;
+  std::vector<LaneRung> ladder;
+  for (size_t r = 0; r < own.size(); ++r) {
+    LaneRung lane{own[r].working, kept(own[r]), {r}};
+    const auto fits = [&](const RungHead& rung) { return rung.working <= lane.working && kept(rung) <= lane.kept; };
+    const auto include = [&](const RungHead& rung) {
+      lane.working = std::max(lane.working, rung.working);
+      lane.kept = std::max(lane.kept, kept(rung));
+    };
+    for (size_t i = 1; i < shapes.size(); ++i) {
+      if (r + 1 == own.size()) include(shapes[i].rungs.back());
+      else if (std::ranges::none_of(shapes[i].rungs, fits)) include(shapes[i].rungs.front());
+    }
+    for (size_t i = 1; i < shapes.size(); ++i) {
+      const std::vector<RungHead>& rungs = shapes[i].rungs;
+      size_t best = rungs.size();
+      for (size_t j = 0; j < rungs.size(); ++j)
+        if (fits(rungs[j]) && (best == rungs.size() || rungs[j].predicted_s <= rungs[best].predicted_s)) best = j;
+      lane.rungs.push_back(best);
+    }
+    ladder.push_back(std::move(lane));
+  }
+  return ladder;
+}
+
 std::vector<std::string_view> SplitShapes(std::string_view bytes) {
   if (!bytes.starts_with(kShapesMagic)) return {bytes};
   std::string_view left = bytes.substr(kShapesMagic.size());

@@ -33,6 +33,16 @@ class Shapes {
   std::vector<std::shared_ptr<const Program>> programs_;
 };
 
+// A plan of each shape for a session whose working range is others', too: every shape keeps and works within these bytes.
+struct LaneRung {
+  uint64_t working, kept;      // bytes
+  std::vector<size_t> rungs;   // by shape
+};
+
+// One for each rung of the first shape, with the fastest plans of the others that fit beside it. The last one has all shapes on their
+// last rungs.
+std::vector<LaneRung> LaneLadder(const Shapes& shapes);
+
 // The encoded programs of a library (program_bytes.py); one that begins otherwise is one program. Throws ArtifactError.
 std::vector<std::string_view> SplitShapes(std::string_view bytes);
 

@@ -20,6 +20,13 @@ size_t Session::ChooseRung(const Program& program, uint64_t budget) {
   return chosen;
 }
 
+std::vector<size_t> Session::RungsFor(uint64_t budget) const {
+  if (lane_) return lane_ladder_[ChooseRung(program(), budget)].rungs;
+  std::vector<size_t> rungs;
+  for (const auto& one : programs_.programs()) rungs.push_back(ChooseRung(*one, budget));
+  return rungs;
+}
+
 Places Session::PlacesOf(size_t rung) const noexcept {
   const uint64_t border = current().rungs[rung].working;
   std::byte* const base = memory_->base() + BeginOf(shape_, rung, nbytes_);
@@ -27,9 +34,9 @@ Places Session::PlacesOf(size_t rung) const noexcept {
 }
 
 uint64_t Session::OwnNbytes(size_t rung, const Sharing& sharing) const noexcept {
-  uint64_t most = current().rungs[rung].arena - (lane_ ? current().rungs[rung].working : 0) - sharing.freed();
+  uint64_t most = NbytesOf(shape_, rung) - sharing.freed();
   for (size_t i = 0; i < shapes_.size(); ++i)
-    if (i != shape_) most = std::max(most, programs_[i].rungs[shapes_[i]->wanted].arena);
+    if (i != shape_) most = std::max(most, NbytesOf(i, shapes_[i]->wanted));
   return most;
 }
 
@@ -49,7 +56,7 @@ void Session::UseCalls() noexcept {
 }
 
 void Session::OpenTapes(Omitted there) noexcept {
-  now().tapes.Open(current().plan(rung_), file_->queued(), lane_ ? sharing_.omitted() : there);
+  now().tapes.Open(current().plan(rung_), file_->queued(), sharing_.empty() ? there : sharing_.omitted());
   processor_->Use(now().tapes.tapes());
   const uint64_t begin = BeginOf(shape_, rung_, nbytes_);
   loader_->Open(now().tapes.tapes(), PlacesOf(rung_), current().rungs[rung_].working, memory_->fresh(begin, nbytes_ - begin), &now().preparer);
@@ -82,16 +89,16 @@ void Session::UseShape(size_t shape) {
   if (shape == shape_) return;
   SwitchToWanted();  // the memory is that for the budget
   const size_t rung = shapes_[shape]->wanted;
-  const uint64_t arena = programs_[shape].rungs[rung].arena;
-  if (arena > nbytes_) memory_->RaiseRefusal(arena);  // as it was when the budget grew
+  const uint64_t nbytes = NbytesOf(shape, rung);
+  if (nbytes > nbytes_) memory_->RaiseRefusal(nbytes);  // as it was when the budget grew
   loader_->GiveUpAhead();
-  const PlacedRung next{programs_[shape].plan(rung), programs_[shape], BeginOf(shape, rung, nbytes_)};
+  const PlacedRung next{programs_[shape].plan(rung), programs_[shape], OriginOf(shape, rung, nbytes_)};
   Carried states;
   if (states_written_ && !current().states.empty())
-    states = {CarriedTo(states_rung_, nbytes_).from, next.at + StatesAt(shape, rung, sharing_), CarriedTo(states_rung_, nbytes_).nbytes};
+    states = {CarriedTo(states_rung_, nbytes_).from, BeginOf(shape, rung, nbytes_) + StatesAt(shape, rung, sharing_), CarriedTo(states_rung_, nbytes_).nbytes};
   Carry carry;
   if (loader_->Filled())
-    carry = FindCarry({current().plan(rung_), current(), BeginOf(shape_, rung_, nbytes_)}, next, states);
+    carry = FindCarry({current().plan(rung_), current(), OriginOf(shape_, rung_, nbytes_)}, next, states);
   else if (states.nbytes > 0)
     carry.moves.push_back(states);
   loader_->Abort();
@@ -124,11 +131,8 @@ bool Session::Abandon() noexcept {
 const RungHead& Session::SetBudget(uint64_t budget) {
   RequireThisProcess();
   if (lane_) Raise("InputError", "a session in a lane is parked: it has no budget");
-  std::vector<size_t> of_shapes;
-  for (size_t i = 0; i < shapes_.size(); ++i) {
-    of_shapes.push_back(ChooseRung(programs_[i], budget));
-    shapes_[i]->checker.Check(of_shapes[i]);
-  }
+  const std::vector<size_t> of_shapes = RungsFor(budget);
+  for (size_t i = 0; i < shapes_.size(); ++i) shapes_[i]->checker.Check(of_shapes[i]);
   std::unique_lock lock(state_mutex_);
   RequireOpen();
   processor_->RequireAlive();

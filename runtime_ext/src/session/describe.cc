@@ -110,6 +110,18 @@ void SetShapes(json::Object& object, const Shapes& shapes) {
     resident = std::max(resident, program->rungs.back().budget);
   }
   object.Set("shapes", described);
+  json::Array in_lanes;
+  for (const LaneRung& rung : LaneLadder(shapes)) {
+    json::Object one;
+    json::Array predicted;
+    for (size_t i = 0; i < shapes.size(); ++i) predicted.push_back(shapes[i].rungs[rung.rungs[i]].predicted_s * 1e3);
+    one.Set("working_bytes", Int(rung.working));
+    one.Set("arena_bytes", Int(rung.working + rung.kept));
+    one.Set("predicted_ms", predicted[0]);
+    one.Set("shapes_ms", predicted);
+    in_lanes.push_back(one);
+  }
+  object.Set("lane_ladder", in_lanes);
   // The plans of the first shape for budgets that are enough for all.
   const uint64_t smallest = most->rungs.front().budget;
   const std::vector<RungHead>& rungs = shapes[0].rungs;

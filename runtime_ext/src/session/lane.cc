@@ -7,27 +7,32 @@
 
 namespace flexcomp {
 
-void Session::RequireInLane(size_t rung) const {
-  if (rung >= current().rungs.size()) RaiseError("InputError", "there are ", current().rungs.size(), " rungs, but no number ", rung);
-  const uint64_t working = current().rungs[rung].working;
-  if (lane_ && working > lane_.nbytes)
-    RaiseError("InputError", "rung ", rung, " works in ", working, " bytes, but the lane has ", lane_.nbytes);
+void Session::RequireInLane(std::span<const size_t> rungs) const {
+  if (!lane_) return;
+  for (size_t i = 0; i < rungs.size(); ++i)
+    if (const uint64_t working = programs_[i].rungs[rungs[i]].working; working > lane_.nbytes)
+      RaiseError("InputError", "rung ", rungs[i], " works in ", working, " bytes, but the lane has ", lane_.nbytes);
 }
 
-void Session::Park(size_t rung, std::vector<Sharing::Place> shared) {
+void Session::Park(size_t number, std::vector<Sharing::Place> shared) {
   RequireThisProcess();
   if (!lane_) Raise("InputError", "a session without a lane has a budget: set that");
-  RequireInLane(rung);
-  now().checker.Check(rung);
-  Sharing sharing(current().plan(rung), current(), shareables_, std::move(shared));
+  if (number >= lane_ladder_.size()) RaiseError("InputError", "there are ", lane_ladder_.size(), " rungs, but no number ", number);
+  const std::vector<size_t>& rungs = lane_ladder_[number].rungs;
+  RequireInLane(rungs);
+  for (size_t i = 0; i < rungs.size(); ++i) shapes_[i]->checker.Check(rungs[i]);
   const std::lock_guard lock(mutex_);
   const std::lock_guard state_lock(state_mutex_);
   RequireOpen();
-  const uint64_t nbytes = OwnNbytes(rung, sharing);
+  const size_t rung = rungs[shape_];
+  Sharing sharing(current().plan(rung), current(), shareables_, std::move(shared));
+  uint64_t nbytes = 0;
+  for (size_t i = 0; i < rungs.size(); ++i) nbytes = std::max(nbytes, NbytesOf(i, rungs[i]) - sharing.freed());
   memory_->Reserve(nbytes);  // where there is room for both sizes
   loader_->Abort();  // reads for the next inference may be in flight
   if (!memory_->Resize(nbytes, states_written_ ? CarriedTo(rung, sharing, nbytes) : Carried{})) memory_->RaiseRefusal(nbytes);
   nbytes_ = nbytes;
+  for (size_t i = 0; i < rungs.size(); ++i) shapes_[i]->wanted = rungs[i];
   std::swap(sharing_, sharing);
   Use(rung);
   stopped_ = interrupt_ = false;

@@ -62,22 +62,23 @@ Kernels FindKernels(const Program& program, Processor& processor) {
 Session::Session(Shapes shapes, const WeightsSource& weights, const SessionOptions& options)
     : programs_(std::move(shapes)),
       lane_(options.lane),
+      lane_ladder_(lane_ ? LaneLadder(programs_) : std::vector<LaneRung>{}),
       placement_(PlaceThreads(program(), options)),
       processor_(MakeProcessor(program(), options, placement_)),
       file_(std::make_unique<WeightsFile>(weights, program(), options.storage)),
       wanted_(ChooseRung(program(), options.budget)),
       rung_(wanted_),
-      shareables_(lane_ ? FindShareables(program()) : Shareables{}) {
-  if (lane_ && programs_.size() > 1)
-    RaiseError("InputError", "the library holds ", programs_.size(), " shapes, and networks of one shape only take turns in one working memory: build a library for each");
-  for (const auto& one : programs_.programs()) {
-    if (options.storage.verify) CheckPlans(*one);
-    shapes_.push_back(std::make_unique<Shape>(*one, FindKernels(*one, *processor_), *processor_, file_->queued(), ChooseRung(*one, options.budget)));
-    shapes_.back()->checker.Check(shapes_.back()->wanted);
+      shareables_(lane_ && programs_.size() == 1 ? FindShareables(program()) : Shareables{}) {
+  const std::vector<size_t> rungs = RungsFor(options.budget);
+  RequireInLane(rungs);
+  for (size_t i = 0; i < rungs.size(); ++i) {
+    const Program& one = programs_[i];
+    if (options.storage.verify) CheckPlans(one);
+    shapes_.push_back(std::make_unique<Shape>(one, FindKernels(one, *processor_), *processor_, file_->queued(), rungs[i]));
+    shapes_.back()->checker.Check(rungs[i]);
   }
   nbytes_ = OwnNbytes(rung_);
   memory_ = processor_->MakeMemory(nbytes_);
-  RequireInLane(rung_);
   if (options.trace) trace_.emplace();
   const auto cores = CpuSet::Available();
   const bool own_core = cores && placement_.threads + options.other_threads < cores->count();
@@ -233,6 +234,14 @@ void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) 
   };
   Infer(use, Clock::now(), fill_again, [] {});
   if (drain) give();
+}
+
+void Session::TakeShape(size_t shape) {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  if (shape >= programs_.size()) RaiseError("InputError", "there is no shape ", shape, ": the network has ", programs_.size());
+  if (shape != shape_) Settle();
+  ArenaUse use(*this, shape);
 }
 
 double Session::Warm() {

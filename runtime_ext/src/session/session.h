@@ -110,6 +110,9 @@ class Session {
   using PortsCallback = std::function<void(std::span<DLTensor>)>;
   void RunInPlace(const PortsCallback& fill, const PortsCallback& drain);
 
+  // As the first inference in that shape does. Throws as Run does.
+  void TakeShape(size_t shape);
+
   // Loads the weights that stay in the arena between inferences, where the next inference would; little remains to do
   // afterwards. Returns the seconds of loading. Throws as Run does.
   double Warm();
@@ -129,7 +132,7 @@ class Session {
   void Cancel();
 
   // For sessions with a lane, whose owner says when a session runs and on which rung; calls come one after the other, but Stop.
-  // Uses a rung, even the one in use, and gives back all memory but that of the states. Throws as SetBudget does, and
+  // Uses a rung, of several shapes one of LaneLadder, even the one in use, and gives back all memory but that of the states. Throws as SetBudget does, and
   // InputError if there is no such rung or the lane is too small for the rung. Weights in `shared` lie where other sessions
   // read them, too, until the session is parked anew, and are there when an inference begins.
   void Park(size_t rung, std::vector<Sharing::Place> shared = {});
@@ -185,15 +188,24 @@ class Session {
  private:
   void RequireOpen() const;
   void RequireThisProcess() const;
-  void RequireInLane(size_t rung) const;
+  void RequireInLane(std::span<const size_t> rungs) const;  // of all shapes
   void RequireGoingOn() const;
   Places PlacesOf(size_t rung) const noexcept;
   // Of the memory for a rung of the shape in use: enough for the other shapes, too. With a lane, of the kept range.
   uint64_t OwnNbytes(size_t rung) const noexcept { return OwnNbytes(rung, sharing_); }
   uint64_t OwnNbytes(size_t rung, const Sharing& sharing) const noexcept;
-  // The byte of `nbytes` of memory at which the arena of a rung begins. Arenas of all shapes end together: kept weights that are the
+  // Of a rung alone, as OwnNbytes.
+  uint64_t NbytesOf(size_t shape, size_t rung) const noexcept {
+    const RungHead& head = programs_[shape].rungs[rung];
+    return head.arena - (lane_ ? head.working : 0);
+  }
+  // The byte of `nbytes` of memory at which these bytes of a rung begin. Those of all shapes end together: kept weights that are the
   // same have the same place then, mostly.
-  uint64_t BeginOf(size_t shape, size_t rung, uint64_t nbytes) const noexcept { return lane_ ? 0 : nbytes - programs_[shape].rungs[rung].arena; }
+  uint64_t BeginOf(size_t shape, size_t rung, uint64_t nbytes) const noexcept { return lane_ && programs_.size() == 1 ? 0 : nbytes - NbytesOf(shape, rung); }
+  // The byte of `nbytes` of memory at which its addresses would begin: in a lane, working bytes are not there.
+  uint64_t OriginOf(size_t shape, size_t rung, uint64_t nbytes) const noexcept {
+    return BeginOf(shape, rung, nbytes) - (lane_ ? programs_[shape].rungs[rung].working : 0);
+  }
   std::byte* PlaceOf(const Port& port) const noexcept;
   // Throws InputError if a caller's tensor does not fit a port or a state, or lies out of reach.
   void CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const;
@@ -213,6 +225,7 @@ class Session {
   bool Replay(std::span<const Call> calls);  // the same, where everything is there and stays
   bool FetchRows(const RowsFetch& fetch);  // false: interrupted; throws StorageError
   static size_t ChooseRung(const Program& program, uint64_t budget);
+  std::vector<size_t> RungsFor(uint64_t budget) const;  // of all shapes
   size_t ShapeOf(std::span<const DLTensor* const> inputs) const;
   // While state_mutex_ is held and no inference runs. Throws BudgetError, and changes nothing. Weights that are there stay, as far as
   // the plan of the shape keeps them.
@@ -254,6 +267,7 @@ class Session {
   std::condition_variable state_changed_;
   const Shapes programs_;
   const Lane lane_;
+  const std::vector<LaneRung> lane_ladder_;  // none without a lane
   Placement placement_;
   std::unique_ptr<Processor> processor_;
   std::unique_ptr<WeightsFile> file_;
