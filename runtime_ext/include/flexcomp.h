@@ -10,17 +10,17 @@
  * thread failed. A call that fails changes nothing, and writes nothing to its results, unless its text says otherwise.
  *
  * Threads. Any thread may make any call at any time, on one session, too. Calls whose text says "waits" wait for the inference in
- * progress; all others return at once. A call that waits may not be made from a callback of the same session, where it returns
- * FLEXCOMP_ERROR_INPUT; no call may be made from a signal handler.
+ * progress; all others return at once. In a callback of the same session a call that waits returns FLEXCOMP_ERROR_INPUT. No call may
+ * be made from a signal handler.
  *
- * Handles. Sessions, pools and requests are numbers in the shape of pointers, and numbers are not used again: a call on one that is
- * closed or was never open returns FLEXCOMP_ERROR_CLOSED. None can be used in a forked process, only closed.
+ * Handles. Sessions, pools and requests are numbers with a pointer's type, and numbers are not used again: a call on a handle that
+ * is closed or was never open returns FLEXCOMP_ERROR_CLOSED. A forked process can only close handles.
  *
  * Strings are UTF-8 and end with a zero. Those that the library gives live as long as the session.
  *
  * Stability. Programs that were compiled with an earlier header go on working with a later library of the same FLEXCOMP_ABI.
- * Structures begin with their size, so that later versions can append members: set it to sizeof, and all members that you do not
- * use to zero, as the macros do. New values of enumerations and new functions may come.
+ * Structures begin with their size, so that later versions can append members: set the size to sizeof, and all members that you do
+ * not use to zero, as the macros do. New values of enumerations and new functions may come.
  */
 #ifndef FLEXCOMP_H_
 #define FLEXCOMP_H_
@@ -49,19 +49,19 @@ enum {
   FLEXCOMP_CANCELLED = 1,           /* flexcomp_cancel was called, or a callback asked for the end */
   FLEXCOMP_ERROR_INPUT = 2,         /* an argument is wrong: NULL, an unknown index or flag, a wrong size, type or shape */
   FLEXCOMP_ERROR_ARTIFACT = 3,      /* the library or its weights are missing, damaged, or of another network */
-  FLEXCOMP_ERROR_BUDGET = 4,        /* the budget is too small, or the system has no memory for it */
+  FLEXCOMP_ERROR_BUDGET = 4,        /* the budget is too small, or larger than the memory of the system */
   FLEXCOMP_ERROR_TARGET = 5,        /* this processor lacks features that the library was compiled for */
   FLEXCOMP_ERROR_STORAGE = 6,       /* weights could not be read, or were changed */
   FLEXCOMP_ERROR_EXECUTION = 7,     /* a kernel, or the system, failed */
   FLEXCOMP_ERROR_OUT_OF_MEMORY = 8, /* the process has no memory besides the budget */
-  FLEXCOMP_ERROR_UNSUPPORTED = 9,   /* the library was built by a version of flexcomp that this one does not run, or this
-                                       version does not have what is asked for */
+  FLEXCOMP_ERROR_UNSUPPORTED = 9,   /* the library was built by an incompatible version of flexcomp, or this version
+                                       lacks the requested feature */
   FLEXCOMP_ERROR_CLOSED = 10,       /* the session, pool or request is closed, or was never open */
-  FLEXCOMP_REFUSED = 11             /* a pool does not take the request: too many wait, or its deadline would pass, or has passed */
+  FLEXCOMP_REFUSED = 11             /* a pool refuses the request: too many wait, or a deadline would pass or has passed */
 };
 
-/* Why the last call of this thread that did not return FLEXCOMP_OK failed: one line, at most 1,023 bytes. Valid until the thread
- * makes another call; never NULL. Empty: no call of the thread has failed. */
+/* The reason of the last failure in this thread: one line, at most 1,023 bytes. Valid until the thread makes another call; never
+ * NULL. Empty: no call of the thread has failed. */
 FLEXCOMP_API const char *flexcomp_message(void);
 
 /* "CANCELLED" for FLEXCOMP_CANCELLED, and so on; "UNKNOWN" for numbers that no status has. */
@@ -76,36 +76,37 @@ FLEXCOMP_API int32_t flexcomp_abi(void);
 typedef struct flexcomp_session flexcomp_session;
 
 /* Budgets in bytes, and three that are named. */
-#define FLEXCOMP_BUDGET_DEFAULT ((uint64_t)0)    /* the one that the build found to be nearly as fast as any */
+#define FLEXCOMP_BUDGET_DEFAULT ((uint64_t)0)    /* the smallest that is nearly as fast as any */
 #define FLEXCOMP_BUDGET_SMALLEST ((uint64_t)1)   /* the smallest of the library */
 #define FLEXCOMP_BUDGET_ALL UINT64_MAX           /* everything stays in memory */
 
 /* Flags of flexcomp_options, which may be added. */
 enum {
   FLEXCOMP_VERIFY = 1,          /* check every byte of the weights at opening, and again with every read */
-  FLEXCOMP_PAGE_CACHE = 2,      /* read through the page cache of the system; else past it, where the file system can */
+  FLEXCOMP_PAGE_CACHE = 2,      /* read through the page cache of the system, and not past the cache */
   FLEXCOMP_NO_AFFINITY = 4,     /* leave threads to the system, also where cores differ */
   FLEXCOMP_NO_WORK_STEALING = 8 /* threads that wait for weights do not help to load them */
 };
 
-/* Where the bytes of a weights file come from if not from a file of that name. In use, nobody may change them. */
+/* Sources of weights that are in no file of their own. The bytes must not change while a session uses them. */
 typedef int32_t flexcomp_source_kind;
 enum {
   FLEXCOMP_DESCRIPTOR = 1, /* `nbytes` from `offset` on in the file that is open as `descriptor`, which may be closed when flexcomp_open
                               returns. An offset that 4,096 divides allows reads past the page cache */
   FLEXCOMP_MEMORY = 2,     /* `nbytes` at `data`, which must live as long as the session, and do not count as its memory */
-  FLEXCOMP_READER = 3      /* a function gives them: decrypts, decompresses, unpacks */
+  FLEXCOMP_READER = 3      /* from a function, which decrypts, decompresses or unpacks */
 };
 
-/* Writes bytes of the weights file from `offset` on to `buffer`. Returns how many it wrote: `nbytes`, or fewer, and is called again
- * for the rest. 0 and less fail the read: a negative number should be a negated errno value, and -ECANCELED cancels. `offset` and
- * `nbytes` are multiples of 4,096 but at the end of the file and after fewer bytes; `nbytes` is at most a megabyte.
+/* Writes the bytes of the weights file from `offset` on to `buffer`. Returns the number of bytes: `nbytes`, or fewer, and is called
+ * again for the rest. 0 or a negated errno value fails the read; -ECANCELED cancels the inference. `offset` and `nbytes` are multiples
+ * of 4,096, except at the end of the file and after fewer bytes; `nbytes` is at most a megabyte.
  *
- * A session calls it from one thread at a time: that of flexcomp_open, that of an inference, or one of its own, also between
- * inferences. It must return, without an exception or longjmp, and not wait for a thread that waits for the session. No call may be
- * made on its session but flexcomp_cancel, which fails the read as -ECANCELED does: others return FLEXCOMP_ERROR_INPUT. Opening fails
- * with FLEXCOMP_ERROR_ARTIFACT where a read fails, the inference that needs the bytes with FLEXCOMP_ERROR_STORAGE, both with
- * FLEXCOMP_CANCELLED where it is cancelled. FLEXCOMP_VERIFY notices wrong bytes; nothing notices bytes beyond `nbytes`. */
+ * A session calls the reader from one thread at a time: that of flexcomp_open, that of an inference, or a thread of its own, also
+ * between inferences. The reader must return, without an exception or longjmp, and must not wait for a thread that waits for the
+ * session. On this session the reader may call flexcomp_cancel only, which fails the read; other calls return FLEXCOMP_ERROR_INPUT.
+ *
+ * If a read fails, opening returns FLEXCOMP_ERROR_ARTIFACT, and the inference that needs the bytes FLEXCOMP_ERROR_STORAGE; if a read is
+ * cancelled, both return FLEXCOMP_CANCELLED. FLEXCOMP_VERIFY notices wrong bytes; nothing notices bytes written beyond `nbytes`. */
 typedef int64_t (*flexcomp_reader)(void *context, uint64_t offset, void *buffer, uint64_t nbytes);
 
 typedef struct flexcomp_source {
@@ -113,7 +114,7 @@ typedef struct flexcomp_source {
   flexcomp_source_kind kind;
   int32_t descriptor;
   uint64_t offset;
-  uint64_t nbytes;           /* exactly those of the weights file */
+  uint64_t nbytes;           /* the exact size of the weights file */
   const void *data;
   flexcomp_reader read;
   void *context;             /* for `read` */
@@ -128,19 +129,19 @@ typedef struct flexcomp_source {
 typedef struct flexcomp_options {
   size_t size;             /* sizeof(flexcomp_options) */
   const char *weights;     /* the weights file; NULL: the library's path, with ".weights" instead of ".so" */
-  uint64_t budget;         /* bytes, or a FLEXCOMP_BUDGET_…; the largest plan within it is used */
+  uint64_t budget;         /* bytes, or a FLEXCOMP_BUDGET_…; the session uses the largest plan within */
   uint32_t flags;          /* FLEXCOMP_VERIFY … */
-  int32_t threads;         /* that compute; 0: as many as the library was built for, within the cores for them */
-  const char *compute_cpus; /* cores for them, such as "4-7"; NULL: the big ones where cores differ, else any */
+  int32_t threads;         /* compute threads; 0: as many as the library was built for, at most one for each core */
+  const char *compute_cpus; /* cores for compute threads, such as "4-7"; NULL: the big cores where cores differ, else any */
   const char *loader_cpus; /* cores for the thread that loads weights; NULL: a little one where cores differ, else any */
   double read_bandwidth;   /* imitates storage of so many bytes per second; 0: no limit */
-  const flexcomp_source *source; /* the weights, if they are in no file of their own, and `weights` is NULL. Copied */
+  const flexcomp_source *source; /* another source of weights, with `weights` NULL; the structure is copied */
 } flexcomp_options;
 
 #define FLEXCOMP_OPTIONS_INIT {sizeof(flexcomp_options), NULL, FLEXCOMP_BUDGET_DEFAULT, 0, 0, NULL, NULL, 0, NULL}
 
 /* Opens the compiled network in the shared library `library`, a path that ends in ".so". `options` may be NULL: the defaults. The
- * code of a library stays in the process after the session is closed. Sets `*session` to NULL when it fails. */
+ * code of a library stays in the process after the session is closed. A failure sets `*session` to NULL. */
 FLEXCOMP_API flexcomp_status flexcomp_open(const char *library, const flexcomp_options *options, flexcomp_session **session);
 
 /* A compiled network whose code is linked with the program: `flexcomp build … -o NAME.o` makes an object file, and
@@ -148,12 +149,11 @@ FLEXCOMP_API flexcomp_status flexcomp_open(const char *library, const flexcomp_o
 typedef struct flexcomp_network flexcomp_network;
 #define FLEXCOMP_NETWORK(name) extern const flexcomp_network flexcomp_network_##name
 
-/* Opens such a network, as flexcomp_open does. `options` must name the weights, or have a source of them. */
+/* Opens a linked network, as flexcomp_open opens a library. `options` must name the weights, or have a source of them. */
 FLEXCOMP_API flexcomp_status flexcomp_open_linked(const flexcomp_network *network, const flexcomp_options *options,
                                                   flexcomp_session **session);
 
-/* Gives everything of the session back: memory, threads, files. Waits; cancel before if you do not want to. NULL is nothing to
- * close, and FLEXCOMP_OK. */
+/* Returns memory, threads and files of the session. Waits; call flexcomp_cancel first for a quick end. NULL returns FLEXCOMP_OK. */
 FLEXCOMP_API flexcomp_status flexcomp_close(flexcomp_session *session);
 
 /* --------------------------------------------------------------------------------------------------- inputs, outputs, states */
@@ -176,25 +176,25 @@ enum {
   FLEXCOMP_UINT64 = 13
 };
 
-/* Kinds of tensors that a network has. A state is an input that the network gives itself: it stays in the session from one
- * inference to the next, and is none of the inputs. */
+/* Kinds of tensors of a network. A state is an output that becomes an input of the next inference; states stay in the session, and
+ * do not count as inputs. */
 typedef int32_t flexcomp_kind;
 enum { FLEXCOMP_INPUT = 0, FLEXCOMP_OUTPUT = 1, FLEXCOMP_STATE = 2 };
 
 typedef struct flexcomp_tensor_info {
   size_t size;          /* sizeof(flexcomp_tensor_info); set it before the call */
   const char *name;
-  const int64_t *shape; /* `rank` extents, in the shape that was asked for */
+  const int64_t *shape; /* `rank` extents, in the requested shape */
   int32_t rank;
   flexcomp_dtype dtype;
   uint64_t nbytes;
 } flexcomp_tensor_info;
 
-/* Libraries may hold several shapes of one network, which have numbers from 0 on: the largest is 0. An inference takes the one that its
- * inputs state; numbers, names and types of tensors are those of all. */
+/* The number of shapes of a network. Shapes have numbers from 0 on; 0 is the largest. An inference uses the shape that its inputs
+ * state. Numbers, names and types of tensors are equal in all shapes. */
 FLEXCOMP_API flexcomp_status flexcomp_shape_count(flexcomp_session *session, uint32_t *count);
 
-/* The number of tensors of a kind; a description of one of them, in a shape; the index of the one with that name. */
+/* The number of tensors of a kind; the description of a tensor in a shape; the index of the tensor with a name. */
 FLEXCOMP_API flexcomp_status flexcomp_tensor_count(flexcomp_session *session, flexcomp_kind kind, uint32_t *count);
 FLEXCOMP_API flexcomp_status flexcomp_describe_tensor(flexcomp_session *session, flexcomp_kind kind, uint32_t index, uint32_t shape,
                                                       flexcomp_tensor_info *info);
@@ -206,36 +206,36 @@ FLEXCOMP_API flexcomp_status flexcomp_find_tensor(flexcomp_session *session, fle
 typedef struct flexcomp_tensor {
   size_t size;          /* sizeof(flexcomp_tensor), the same in all elements of an array */
   void *data;
-  uint64_t nbytes;      /* exactly those of the network's tensor */
-  const int64_t *shape; /* NULL: not stated; else it must be that of the network's tensor. Inputs that shapes differ in state it */
+  uint64_t nbytes;      /* the exact size of the network's tensor */
+  const int64_t *shape; /* NULL: not stated; else that of the network's tensor. Required of inputs in which shapes differ */
   int32_t rank;         /* of `shape` */
-  flexcomp_dtype dtype; /* FLEXCOMP_ANY: not stated; else it must be that of the network's tensor */
+  flexcomp_dtype dtype; /* FLEXCOMP_ANY: not stated; else that of the network's tensor */
 } flexcomp_tensor;
 
 #define FLEXCOMP_TENSOR(data, nbytes) {sizeof(flexcomp_tensor), (data), (nbytes), NULL, 0, FLEXCOMP_ANY}
 
 /* One inference. Waits. All inputs are copied from the caller's memory at the beginning, and the outputs to the caller's memory at
  * the end, in the order of their indices. Fewer outputs than the network has, or outputs with NULL as `data`, are not copied. After
- * any failure the outputs hold anything, the states are as before, and the next inference works. */
+ * a failure the contents of outputs are undefined, the states are as before, and the next inference works. */
 FLEXCOMP_API flexcomp_status flexcomp_run(flexcomp_session *session, const flexcomp_tensor *inputs, uint32_t input_count,
                                           const flexcomp_tensor *outputs, uint32_t output_count);
 
-/* Sees all inputs or all outputs, which lie in the session's own memory during the call. FLEXCOMP_OK: go on; anything else: that
- * is the status of the inference. It must return: no exception and no longjmp may leave it. */
+/* Gets all inputs or all outputs, which lie in the session's own memory during the call. FLEXCOMP_OK goes on; any other status ends
+ * the inference with this status. The callback must return, without an exception or longjmp. */
 typedef flexcomp_status (*flexcomp_callback)(void *context, const flexcomp_tensor *tensors, uint32_t count);
 
-/* One inference without copies, all within the budget: `fill` writes the inputs before it, `drain` reads the outputs after it. Waits.
- * Either may be NULL. `fill` may be called several times: the inference begins anew when the budget shrinks. When `drain` is
- * called, the states have moved on, whatever it returns. */
+/* One inference without copies, all within the budget: first `fill` writes the inputs, at the end `drain` reads the outputs. Waits.
+ * Either may be NULL. `fill` is called again when the inference begins anew because the budget shrank. `drain` is called when the new
+ * states are in place; its status does not change them. */
 FLEXCOMP_API flexcomp_status flexcomp_run_in_place(flexcomp_session *session, flexcomp_callback fill, flexcomp_callback drain,
                                                    void *context);
 
 /* Ends the inference in progress, or flexcomp_warm: that call returns FLEXCOMP_CANCELLED after the running kernel and the reads in
- * flight, unless it is at its end, and what a failure leaves is as it says. Calls that wait their turn go on. May be called from a
- * callback, too. Nothing in progress is nothing to cancel, and FLEXCOMP_OK. */
+ * flight, unless it is complete. Outputs and states are as after a failure. Calls that wait their turn go on. Callbacks may call this.
+ * Returns FLEXCOMP_OK if nothing is in progress. */
 FLEXCOMP_API flexcomp_status flexcomp_cancel(flexcomp_session *session);
 
-/* Loads the weights that stay in memory between inferences, which the first inference does otherwise. Waits. */
+/* Loads the weights that stay in memory between inferences now, and not in the first inference. Waits. */
 FLEXCOMP_API flexcomp_status flexcomp_warm(flexcomp_session *session);
 
 /* --------------------------------------------------------------------------------------------------------------- budgets */
@@ -244,28 +244,27 @@ typedef struct flexcomp_budget_info {
   size_t size;        /* sizeof(flexcomp_budget_info); set it before the call */
   uint64_t budget;    /* bytes: the smallest budget for this plan */
   uint64_t arena;     /* bytes of memory that weights, activations, scratch, inputs, outputs and states take */
-  uint64_t working;   /* those of the arena that inferences work in; the rest stays between inferences */
+  uint64_t working;   /* bytes of the arena in which inferences work; the rest stays between inferences */
   uint64_t pinned;    /* bytes of weights that stay in memory between inferences */
   uint64_t streamed;  /* bytes of weights that every inference reads */
-  double predicted_s; /* of an inference, on the machine that the plan was made for */
+  double predicted_s; /* latency of an inference, on the machine that the plan was made for */
 } flexcomp_budget_info;
 
-/* The number of plans for a shape; a description of one of them: their budgets ascend. */
+/* The number of plans for a shape; the description of a plan. Plans are in ascending order of budgets. */
 FLEXCOMP_API flexcomp_status flexcomp_budget_count(flexcomp_session *session, uint32_t shape, uint32_t *count);
 FLEXCOMP_API flexcomp_status flexcomp_describe_budget(flexcomp_session *session, uint32_t shape, uint32_t index,
                                                       flexcomp_budget_info *info);
 
-/* Uses the largest plan within `budget`: bytes, or a FLEXCOMP_BUDGET_…. A smaller one ends the inference in progress after the running
- * kernel, and begins it anew: the memory is given back when this returns. A larger one is used from the next inference on. */
+/* Uses the largest plan within `budget`: bytes, or a FLEXCOMP_BUDGET_…. With a smaller budget the inference in progress stops after
+ * the running kernel and begins anew; the memory is given back when this returns. A larger budget counts from the next inference on. */
 FLEXCOMP_API flexcomp_status flexcomp_set_budget(flexcomp_session *session, uint64_t budget);
 
-/* The index of the plan in use, of the shape that ran last. */
+/* The index of the plan in use, for the shape that ran last. */
 FLEXCOMP_API flexcomp_status flexcomp_current_budget(flexcomp_session *session, uint32_t *index);
 
 /* ---------------------------------------------------------------------------------------------------------------- states */
 
-/* Copies a state for the next inference to or from the caller's memory; clears all states to zeros, as in a session that was opened
- * just now. All wait. */
+/* Copy a state for the next inference to the caller's memory, or from there; set all states to zeros, as at opening. All wait. */
 FLEXCOMP_API flexcomp_status flexcomp_get_state(flexcomp_session *session, uint32_t index, const flexcomp_tensor *tensor);
 FLEXCOMP_API flexcomp_status flexcomp_set_state(flexcomp_session *session, uint32_t index, const flexcomp_tensor *tensor);
 FLEXCOMP_API flexcomp_status flexcomp_reset_states(flexcomp_session *session);
@@ -276,77 +275,77 @@ typedef struct flexcomp_stats {
   size_t size;               /* sizeof(flexcomp_stats); set it before the call */
   uint64_t runs;             /* inferences that succeeded since the session was opened */
   uint64_t restarts;         /* inferences begun anew since then, because the budget shrank */
-  uint64_t total_bytes_read; /* since then, with those of inferences that did not succeed */
+  uint64_t total_bytes_read; /* since then, failed inferences included */
   uint64_t resident;         /* bytes of the arena that are in memory now */
-  int32_t threads;           /* that compute */
+  int32_t threads;           /* compute threads */
   int32_t direct;            /* 1: reads bypass the page cache */
   /* of the last inference that succeeded */
   uint64_t bytes_read;
   uint64_t reads;
   double latency_s; /* with the copies of flexcomp_run, without the callbacks of flexcomp_run_in_place */
-  double stall_s;   /* of it, in which kernels waited for weights */
+  double stall_s;   /* a part of latency_s: kernels waited for weights */
 } flexcomp_stats;
 
 FLEXCOMP_API flexcomp_status flexcomp_get_stats(flexcomp_session *session, flexcomp_stats *stats);
 
 /* ----------------------------------------------------------------------------- pools: several networks in one budget */
 
-/* Networks of a pool take turns in lanes, and share the budget: each is on the plan with which the sum of rate * urgency * latency is
- * least. A network is used through a session, its member. Members describe tensors and budgets, run, are cancelled, give statistics
- * and are closed like any session; flexcomp_current_budget is what the pool chose. All other calls return FLEXCOMP_ERROR_UNSUPPORTED:
- * the pool sets their budgets, and loads them. */
+/* Networks of a pool take turns in lanes, and share the budget: the pool chooses their plans so that the sum of rate * urgency *
+ * latency is least. A session, the member, stands for each network. Members describe tensors and budgets, run, are cancelled, give
+ * statistics and are closed like any session; flexcomp_current_budget tells the plan that the pool chose. All other calls return
+ * FLEXCOMP_ERROR_UNSUPPORTED: the pool sets budgets and loads weights. */
 typedef struct flexcomp_pool flexcomp_pool;
 
 typedef struct flexcomp_pool_options {
   size_t size;     /* sizeof(flexcomp_pool_options) */
-  uint64_t budget; /* bytes for all networks together; there are no named ones */
+  uint64_t budget; /* bytes for all networks together; no FLEXCOMP_BUDGET_… */
   uint32_t lanes;  /* inferences at a time, each on cores of its own; 0: 1 */
-  int32_t threads; /* that compute in each lane; 0: one for each of its cores */
+  int32_t threads; /* compute threads of each lane; 0: one for each of its cores */
   uint32_t queue;  /* requests of a member that may wait; 0: 64 */
   uint32_t flags;  /* 0 */
 } flexcomp_pool_options;
 
 #define FLEXCOMP_POOL_OPTIONS_INIT(budget) {sizeof(flexcomp_pool_options), (budget), 0, 0, 0, 0}
 
-/* Opens a pool without networks. Sets `*pool` to NULL when it fails. */
+/* Opens a pool without networks. A failure sets `*pool` to NULL. */
 FLEXCOMP_API flexcomp_status flexcomp_pool_open(const flexcomp_pool_options *options, flexcomp_pool **pool);
 
-/* Closes the members, too. Requests that wait fail; inferences in progress go on to their end. Waits for them; cancel before if you do
- * not want to. NULL is nothing to close, and FLEXCOMP_OK. */
+/* Closes a pool and its members. Waiting requests fail. Waits until inferences in progress end; cancel them first for a quick end.
+ * NULL returns FLEXCOMP_OK. */
 FLEXCOMP_API flexcomp_status flexcomp_pool_close(flexcomp_pool *pool);
 
 typedef struct flexcomp_member_options {
   size_t size;                     /* sizeof(flexcomp_member_options) */
   const flexcomp_options *session; /* NULL: the defaults. Budget, threads and compute_cpus are the pool's, and stay unset here;
                                       weights are in a file: FLEXCOMP_ERROR_UNSUPPORTED for a `source` */
-  double urgency;                  /* what a second of its latency costs, next to the other members'; 0: 1 */
-  double rate;                     /* requests per second; 0: as they are counted */
-  double deadline_s;               /* for requests that give none, in seconds after they are made; 0: none */
-  uint64_t keep;                   /* no more bytes than these stay in memory between its inferences; 0: its share of the budget */
+  double urgency;                  /* the cost of a second of latency, relative to other members; 0: 1 */
+  double rate;                     /* requests per second; 0: the pool counts them */
+  double deadline_s;               /* seconds, for requests without a deadline of their own; 0: none */
+  uint64_t keep;                   /* the most bytes that stay in memory between inferences; 0: as the share of the budget allows */
 } flexcomp_member_options;
 
 #define FLEXCOMP_MEMBER_OPTIONS_INIT {sizeof(flexcomp_member_options), NULL, 0, 0, 0, 0}
 
 /* Adds a network to a pool, under a name that no other member has, for messages. `options` may be NULL: the defaults. Members of the
  * same library, weights and session options are held once, unless they keep states. FLEXCOMP_ERROR_BUDGET: the budget is too small for
- * one more, and the message says the smallest. Sets `*session` to NULL when it fails. flexcomp_close removes a member: its requests
- * that wait fail with FLEXCOMP_ERROR_INPUT, and the one that runs goes on to its end. */
+ * one more member; the message names the smallest budget. A failure sets `*session` to NULL. flexcomp_close removes a member: waiting
+ * requests fail with FLEXCOMP_ERROR_INPUT, and a running request completes. */
 FLEXCOMP_API flexcomp_status flexcomp_pool_add(flexcomp_pool *pool, const char *name, const char *library,
                                                const flexcomp_member_options *options, flexcomp_session **session);
 
-/* Shares another budget among the members. When this returns, no more memory is held; inferences that had to give memory back begin
- * anew. Waits for them to end where they cannot. */
+/* Shares another budget among the members. When this returns, the pool holds no more memory; inferences that gave memory back begin
+ * anew. Waits for inferences that cannot give memory back. */
 FLEXCOMP_API flexcomp_status flexcomp_pool_set_budget(flexcomp_pool *pool, uint64_t budget);
 
 typedef struct flexcomp_pool_stats {
   size_t size;       /* sizeof(flexcomp_pool_stats); set it before the call */
   uint64_t budget;   /* bytes */
-  uint64_t planned;  /* of it, that the members' plans take together */
-  uint64_t claimed;  /* bytes that are held now, or by the end of inferences in progress */
-  uint64_t resident; /* bytes of them that are in memory */
+  uint64_t planned;  /* bytes of the budget that the members' plans take together */
+  uint64_t claimed;  /* bytes that are held now, or until inferences in progress end */
+  uint64_t resident; /* claimed bytes that are in memory */
   uint64_t shared;   /* bytes held for weights that several members have */
   uint64_t least;    /* the smallest budget for these members */
-  uint64_t most;     /* the one with which everything stays in memory */
+  uint64_t most;     /* the budget with which everything stays in memory */
   uint32_t members;
   uint32_t lanes;
 } flexcomp_pool_stats;
@@ -355,26 +354,26 @@ FLEXCOMP_API flexcomp_status flexcomp_pool_get_stats(flexcomp_pool *pool, flexco
 
 typedef struct flexcomp_member_stats {
   size_t size;        /* sizeof(flexcomp_member_stats); set it before the call */
-  uint64_t requests;  /* since it was added, flexcomp_run included: all of */
-  uint64_t completed; /* that ran, */
-  uint64_t failed;    /* that ran with an error, or waited when the member or the pool was closed, */
-  uint64_t cancelled; /* by a call, */
-  uint64_t refused;   /* when they were made, */
-  uint64_t dropped;   /* because their deadline passed before they began, */
-  uint64_t waiting;   /* now, */
-  uint64_t running;   /* and now */
-  uint64_t missed;    /* deadlines that passed: of the completed and the dropped */
-  uint64_t kept;      /* bytes that stay in memory between its inferences */
-  double wait_s;      /* of the last inference, before it began */
+  uint64_t requests;  /* all requests since the member was added, those of flexcomp_run included */
+  uint64_t completed; /* that ran */
+  uint64_t failed;    /* that ran with an error, or waited when the member or the pool was closed */
+  uint64_t cancelled; /* by a call */
+  uint64_t refused;   /* at once */
+  uint64_t dropped;   /* because the deadline passed before their turn */
+  uint64_t waiting;   /* now */
+  uint64_t running;   /* now */
+  uint64_t missed;    /* passed deadlines of completed and dropped requests */
+  uint64_t kept;      /* bytes that stay in memory between inferences */
+  double wait_s;      /* before the last inference began */
 } flexcomp_member_stats;
 
-/* Of a member of a pool; flexcomp_get_stats has the times and reads of its inferences. */
+/* Statistics of a member; flexcomp_get_stats has the times and reads of its inferences. */
 FLEXCOMP_API flexcomp_status flexcomp_member_get_stats(flexcomp_session *session, flexcomp_member_stats *stats);
 
 /* A request is an inference of a member whose caller does not wait. */
 typedef struct flexcomp_request flexcomp_request;
 
-enum { FLEXCOMP_LATE = 1 /* a flag of flexcomp_request_options: run it after its deadline, too, rather than refuse it */ };
+enum { FLEXCOMP_LATE = 1 /* a flag of flexcomp_request_options: run the request also after its deadline */ };
 
 typedef struct flexcomp_request_options {
   size_t size;       /* sizeof(flexcomp_request_options) */
@@ -387,20 +386,20 @@ typedef struct flexcomp_request_options {
 
 /* Makes a request, with tensors as flexcomp_run takes them. The arrays are read here; the memory of the tensors is read and written
  * until flexcomp_wait returns, or the member or the pool is closed. Earlier deadlines come first; short and urgent ones among the
- * rest. FLEXCOMP_REFUSED: too many wait, or it would miss its deadline, or make another miss its own; the message says when to try
- * again. `options` may be NULL: the defaults. Sets `*request` to NULL when it fails. flexcomp_run on a member makes such a request,
- * without options, and waits. */
+ * rest. FLEXCOMP_REFUSED: too many requests wait, or this or another request would miss its deadline; the message says when to try
+ * again. `options` may be NULL: the defaults. A failure sets `*request` to NULL. flexcomp_run on a member makes a request without
+ * options, and waits. */
 FLEXCOMP_API flexcomp_status flexcomp_submit(flexcomp_session *session, const flexcomp_tensor *inputs, uint32_t input_count,
                                              const flexcomp_tensor *outputs, uint32_t output_count,
                                              const flexcomp_request_options *options, flexcomp_request **request);
 
-/* Waits until the request is over, and closes it, whatever the outcome: that of its inference, FLEXCOMP_CANCELLED, FLEXCOMP_REFUSED
- * where its deadline passed before it began, FLEXCOMP_ERROR_INPUT where its member was closed, or FLEXCOMP_ERROR_EXECUTION where the
- * pool was. Only one thread may wait for a request: for others this is FLEXCOMP_ERROR_INPUT. */
+/* Waits until the request has ended, and closes the request. Returns the status of its inference, FLEXCOMP_CANCELLED, FLEXCOMP_REFUSED
+ * if the deadline passed before its turn, FLEXCOMP_ERROR_INPUT if the member was closed, or FLEXCOMP_ERROR_EXECUTION if the pool was
+ * closed. Only one thread may wait for a request; calls of others return FLEXCOMP_ERROR_INPUT. */
 FLEXCOMP_API flexcomp_status flexcomp_wait(flexcomp_request *request);
 
-/* Ends a request: one that runs as flexcomp_cancel does, one that waits at once. Nobody waits here; flexcomp_wait tells whether it
- * came in time. */
+/* Cancels a request: a waiting one at once, a running one as flexcomp_cancel does. Returns at once; flexcomp_wait tells whether the
+ * request was cancelled in time. */
 FLEXCOMP_API flexcomp_status flexcomp_cancel_request(flexcomp_request *request);
 
 /* ------------------------------------------------------------------------------------- following the system's memory */
@@ -415,20 +414,20 @@ enum {
   FLEXCOMP_PRESSURE = 1       /* pressure stall information: one budget down while tasks wait for memory, one up while none does */
 };
 
-/* Called by the follower's thread. FLEXCOMP_OK: `budget`, in bytes, is used from now on. Anything else: `budget` stays, and
- * flexcomp_message() says why. FLEXCOMP_ERROR_BUDGET: less is allowed than the smallest budget, or the system has no memory for a
- * larger one. FLEXCOMP_ERROR_EXECUTION: the system does not say; the control group was removed, perhaps. Both are told once, while the
- * follower goes on to look. FLEXCOMP_ERROR_CLOSED: the session or pool was closed, and the thread ends. It must return, without an
- * exception or longjmp, and may make any call but flexcomp_unfollow of its follower. */
+/* Called by the follower's thread. FLEXCOMP_OK: `budget`, in bytes, is used from now on. With any other status `budget`
+ * stays, and flexcomp_message() says why. FLEXCOMP_ERROR_BUDGET: less is allowed than the smallest budget, or the system has no memory
+ * for a larger one. FLEXCOMP_ERROR_EXECUTION: the system reports no limit; the control group may have been removed. Both are reported
+ * once, and the follower goes on. FLEXCOMP_ERROR_CLOSED: the session or pool was closed, and the thread ends. The callback must return,
+ * without an exception or longjmp, and may make any call but flexcomp_unfollow of its follower. */
 typedef void (*flexcomp_follow_callback)(void *context, flexcomp_status status, uint64_t budget);
 
 typedef struct flexcomp_follow_options {
   size_t size;                      /* sizeof(flexcomp_follow_options) */
-  const char *path;                 /* the control group's folder, or the file of the pressure; NULL: those of this process */
-  double interval_s;                /* between two looks; 0: 0.2 */
-  double patience_s;                /* for which a larger budget must have fitted; 0: 2 */
-  uint64_t most;                    /* no larger budget is used, but the smallest; 0: any */
-  flexcomp_follow_callback changed; /* NULL: nobody is told */
+  const char *path;                 /* the control group's folder, or the file of the pressure; NULL: of this process */
+  double interval_s;                /* seconds between two checks; 0: 0.2 */
+  double patience_s;                /* seconds for which a larger budget must have fitted; 0: 2 */
+  uint64_t most;                    /* the largest budget to use; the smallest is always allowed; 0: any */
+  flexcomp_follow_callback changed; /* may be NULL */
   void *context;                    /* for `changed` */
   flexcomp_follow_kind kind;
   uint32_t reserved; /* 0 */
@@ -438,14 +437,14 @@ typedef struct flexcomp_follow_options {
 
 /* Begins to follow. FLEXCOMP_ERROR_INPUT: there is no such control group, or the system does not report pressure. A pool's budget moves
  * in steps of a quarter between the smallest and the one with which all stays in memory. `options` may be NULL: the control group of
- * this process. Sets `*follower` to NULL when it fails. */
+ * this process. A failure sets `*follower` to NULL. */
 FLEXCOMP_API flexcomp_status flexcomp_follow(flexcomp_session *session, const flexcomp_follow_options *options,
                                              flexcomp_follower **follower);
 FLEXCOMP_API flexcomp_status flexcomp_pool_follow(flexcomp_pool *pool, const flexcomp_follow_options *options,
                                                   flexcomp_follower **follower);
 
-/* Leaves the budget as it is from now on. Waits for the follower's callback, if one runs. To be called after the session is closed,
- * too. NULL is nothing to end, and FLEXCOMP_OK. */
+/* Ends a follower; the budget stays. Waits for the follower's callback, if one runs. Call this also after the session was closed.
+ * NULL returns FLEXCOMP_OK. */
 FLEXCOMP_API flexcomp_status flexcomp_unfollow(flexcomp_follower *follower);
 
 #ifdef __cplusplus
