@@ -21,8 +21,8 @@ from tvm.script.ir_builder import tirx as T
 from .conv import DirectEmitter, as_row
 from .direct_work import direct_work
 from .family import PRODUCTS, READING, Candidate, Family
-from .tiles.block_dots import BLOCK_DOTS, CHUNK, TOGETHER, Sums
-from .tiles.blocks import BIAS, Blocks, blocks_of
+from .tiles.block_dots import BLOCK_DOTS, CHUNK, Sums
+from .tiles.blocks import BIAS, Blocks, apart, blocks_of
 from .tiles.emit import Accumulators, maybe_serial, prefetch_line, spread, vector
 from .tiles.panel import panel_of
 from .tiles.spec import ConvSpec
@@ -32,9 +32,9 @@ from .tiles.tile import Tile, VectorUnit, pieces
 _MOST_VECTORS = {True: 8, False: 4}  # of a block of channels, by whether factors are taken from lanes
 _MOST_PADDING = 1.125  # channels of all blocks, over those of the layer rounded up to vectors
 # Rows of a tile: each takes a register for its total, and one for its sum of a block.
-_ROWS = {(16, "vpdpbusd"): 12, (8, "vpdpbusd"): 5, (8, "vpmaddwd"): 4, (4, "sdot"): 6}
+_ROWS = {(16, "vpdpbusd"): 12, (8, "vpdpbusd"): 5, (8, "vpmaddwd"): 4, (4, "sdot"): 6, (4, "smmla"): 8}
 # Operations in float32 that take as long as one of a product.
-_FLOPS = {"vpdpbusd": 0.6, "vpmaddwd": 0.75, "sdot": 0.5}
+_FLOPS = {"vpdpbusd": 0.6, "vpmaddwd": 0.75, "sdot": 0.5, "smmla": 0.3}
 _AHEAD_NBYTES = 8 * 1024  # as in tiles/panel_reader.py
 _LINE_NBYTES = 64
 
@@ -42,11 +42,16 @@ _LINE_NBYTES = 64
 def together(kept: str, unit: VectorUnit) -> str:
     """The type of weights in blocks, as kernels of such products on a machine take these; empty if there are none."""
     form = blocks_of(kept)
-    if form is None or (unit.width, unit.dots) not in _ROWS:
+    instruction = _instruction(unit)
+    if form is None or (unit.width, instruction) not in _ROWS:
         return ""
-    made = Blocks(form.bits, form.size, form.scales, form.has_zeros, TOGETHER)
+    made = Blocks(form.bits, form.size, form.scales, form.has_zeros, BLOCK_DOTS[instruction].together)
     is_whole = form.size % made.word_taps == 0 and (form.size <= CHUNK or form.size % CHUNK == 0)
     return str(made) if is_whole else ""
+
+
+def _instruction(unit: VectorUnit) -> str:
+    return "smmla" if unit.matrix_dots else unit.dots
 
 
 def kernel(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> tirx.PrimFunc:
@@ -59,21 +64,23 @@ class _Emitter(DirectEmitter):
         super().__init__(declared, spec, tile, unit.width, unit.threads)
         self.form, self.layout = self.panel.in_blocks, spec.bytes_in
         assert self.form and self.layout and spec.pointwise, f"not a dense layer of rows in 8 bits: {spec}"
-        self.dots = BLOCK_DOTS[unit.dots](self.form.bits, unit.width)
+        self.dots = BLOCK_DOTS[_instruction(unit)](self.form.bits, unit.width)
         self.width, self.by_lane = unit.width, unit.by_lane
+        assert self.form.together == self.dots.together, f"words of {self.form.together} taps: {spec}"
         vectors = tile.channels // unit.width
         self.groups = vectors if spec.width > 1 else 1
         self.vectors = [(i * unit.width, unit.width) for i in range(vectors // self.groups)]
         self.stores = self.vectors if self.panel.group_channels >= tile.channels else pieces(spec.out_channels, unit.width)
 
     def _registers(self) -> tuple[Accumulators, Accumulators]:
-        self.sums = Sums(self.tile.rows, [(0, self.width)])
+        self.sums = Sums(self.tile.rows + self.dots.spare_rows, [(0, self.width)])
         total = Accumulators(self.tile.rows, self.vectors)
         return total, total
 
     def _task(self, task, first, count) -> None:
         words = math.prod(self.spec.x_shape) // 4
         self.x_words, self.x_numbers = (T.decl_buffer((words,), kind, data=self.x.data) for kind in ("int32", "float32"))
+        self.x_pairs = T.decl_buffer((words // 2,), "int64", data=self.x.data)
         super()._task(task, first, count)
 
     def _tile(self, column, size: int, taps: Taps) -> None:
@@ -101,9 +108,8 @@ class _Emitter(DirectEmitter):
         starts = [T.bind(self.x_words[at + numbers_at + 1]) for at in row_at] if self._reads_starts else []
         for start, lanes in self.vectors:
             channel = begin + start
-            for row in rows:
-                value = starts[row] * self.dots.starts_from if self.dots.starts_from else tirx.const(0, "int32")
-                self.sums.assign_to(row, 0, lanes, spread(value, lanes))
+            factor = self.dots.starts_from
+            self.dots.begin(self.sums, [starts[row] * factor if factor else tirx.const(0, "int32") for row in rows])
             chunks, rest = divmod(count, CHUNK)
             if chunks:
                 with maybe_serial(0, chunks) as chunk:
@@ -114,7 +120,7 @@ class _Emitter(DirectEmitter):
             zeros = self.w.lanes.zeros(self.panel_at, block, channel, lanes)
             zeros = None if zeros is None else T.bind(zeros * spread(tirx.const(1 / BIAS, "float32"), lanes))
             for row, at in enumerate(row_at):
-                value = tirx.Cast(f"float32x{lanes}", self.sums.get(row, 0, lanes))
+                value = tirx.Cast(f"float32x{lanes}", self.dots.total(self.sums, size, row))
                 if zeros is not None:
                     value = value + zeros * spread(T.Cast("float32", starts[row]), lanes)
                 factor = spread(self.x_numbers[at + numbers_at], lanes) * scale
@@ -126,31 +132,33 @@ class _Emitter(DirectEmitter):
 
     def _chunk(self, row_at: list[tirx.Expr], channel, block_tap, tap, count: int) -> None:
         """Add the products of `count` inputs from `tap` on, of a block that begins at `block_tap`."""
-        each, stride = self.form.word_taps, self.panel.block
+        each, stride, together = self.form.word_taps, self.panel.block, self.form.together
         words = math.ceil(count / each)
         first = T.bind((block_tap + tap) // each)
-        at = T.bind(self.panel_at + (self.w.lanes.tap_row + first * TOGETHER) * stride + channel * TOGETHER)
-        nbytes = TOGETHER * self.width
+        at = T.bind(self.panel_at + (self.w.lanes.tap_row + first * together) * stride + channel * together)
+        nbytes = together * self.width
         if self.fetches_weights:
             for word in range(words):
                 for line in range(0, nbytes, _LINE_NBYTES):
-                    T.evaluate(prefetch_line(self.w.buffer, at + (word * TOGETHER * stride + line + _AHEAD_NBYTES), level=2))
-        loaded = [T.bind(self.w.buffer[vector(at + word * TOGETHER * stride, nbytes)]) for word in range(words)]
-        input_at = [T.bind(place + first * (each // TOGETHER)) for place in row_at]
+                    T.evaluate(prefetch_line(self.w.buffer, at + (word * together * stride + line + _AHEAD_NBYTES), level=2))
+        loaded = [T.bind(self.w.buffer[vector(at + word * together * stride, nbytes)]) for word in range(words)]
+        input_at = [T.bind(place + first * (each // 4)) for place in row_at]
         lanes: dict[tuple[int, int], tirx.Expr] = {}
 
         def inputs(row: int, number: int) -> tirx.Expr:
+            if together == 8:
+                return self.x_pairs[input_at[row] // 2 + number]
             if not self.by_lane:
                 return spread(self.x_words[input_at[row] + number], self.width)
             part, lane = divmod(number, self.width)
             return tirx.Shuffle([lanes[row, part]], [lane] * self.width)
 
-        if self.by_lane:
-            parts = math.ceil(words * each // TOGETHER / self.width)
+        if self.by_lane and together == 4:
+            parts = math.ceil(words * each // 4 / self.width)
             for row, place in enumerate(input_at):
                 for part in range(parts):
                     lanes[row, part] = T.bind(self.x_words[vector(place + part * self.width, self.width)])
-        self.dots.add(self.sums, 0, range(len(row_at)), loaded, inputs)
+        self.dots.add(self.sums, len(row_at), loaded, inputs)
 
 
 def _channels(spec: ConvSpec, unit: VectorUnit) -> int:
@@ -165,9 +173,9 @@ def _channels(spec: ConvSpec, unit: VectorUnit) -> int:
 
 def _offered(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
     rows = spec.batch * spec.height * spec.width
-    tile = Tile(min(rows, _ROWS[unit.width, unit.dots]), _channels(spec, unit))
+    tile = Tile(min(rows, _ROWS[unit.width, _instruction(unit)]), _channels(spec, unit))
     panel = panel_of(spec, tile.channels)
-    work = direct_work(spec) - (1 - _FLOPS[unit.dots]) * spec.flops
+    work = direct_work(spec) - (1 - _FLOPS[_instruction(unit)]) * spec.flops
     disjoint = panel.group_channels % panel.block == 0
     yield Candidate(_NAMES[rows == 1], tile, panel, 0, work, lambda: kernel(spec, tile, unit), in_place=disjoint)
 
@@ -177,7 +185,7 @@ def _family(of_one_row: bool, **more: object) -> Family:
 
     def offered(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
         is_row = spec.batch * spec.height * spec.width == 1
-        is_able = spec.bytes_in is not None and (unit.width, unit.dots) in _ROWS
+        is_able = spec.bytes_in is not None and together(apart(spec.weights), unit) == spec.weights
         return _offered(spec, unit) if is_able and is_row == of_one_row else iter(())
 
     return Family(_NAMES[of_one_row], ConvSpec, offered, in_blocks=True, **more)

@@ -119,6 +119,7 @@ class CompileTarget:
         return VectorUnit(
             self.vector_width, self.vector_registers, by_lane=True, independent_fmas=fmas, dots=self._dots,
             looks_up=core is None or core.fmas >= _LOOKS_UP_FROM, computes_half=self.computes_half,
+            matrix_dots="i8mm" in self.features,
         )  # fmt: skip
 
     @property

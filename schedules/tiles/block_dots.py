@@ -4,6 +4,7 @@
     vpmaddubsw   x86 with AVX2: weights of 4 bits unsigned, eight sums of two in 16 bits, at most 8 · 2 · 15 · 127 < 2^15;
                  of 8 bits the absolute value times an input of the weight's sign, at most 2 · 128 · 127 < 2^15
     sdot         AArch64 with dot products: all signed; inputs from a lane
+    smmla        AArch64 with i8mm: eight taps of two rows and of two channels; a row without another one takes its own place twice
 
 No sum saturates: all are exact.
 """
@@ -17,10 +18,9 @@ from tvm.script.ir_builder import tirx as T
 
 from .emit import Accumulators, spread
 
-TOGETHER = 4
 CHUNK = 32  # taps that are multiplied in a straight line; a block is a multiple of it, or one chunk
 
-# Inputs of a row in every lane: (row, word of the chunk) → a vector of int32, each of 4 bytes.
+# Inputs of a row: (row, word of the chunk) → a vector of int32, each of 4 bytes, or with smmla an int64 of 8 bytes.
 Inputs = Callable[[int, int], tirx.Expr]
 
 
@@ -33,20 +33,32 @@ class Sums(Accumulators):
 class BlockDots:
     """An instruction's way to multiply; `bits` are those of weights, `width` the lanes of a vector."""
 
+    together = 4  # taps of a channel
+    spare_rows = 0  # of sums, besides those of a tile
+
     def __init__(self, bits: int, width: int) -> None:
         self.bits, self.width = bits, width
+
+    def begin(self, acc: Sums, starts: Sequence[tirx.Expr]) -> None:
+        """Set the sums of rows to int32."""
+        for row, start in enumerate(starts):
+            acc.assign_to(row, 0, self.width, spread(start, self.width))
+
+    def total(self, acc: Sums, rows: int, row: int) -> tirx.Expr:
+        """The sums of one of so many rows."""
+        return acc.get(row, 0, self.width)
 
     @property
     def starts_from(self) -> int:
         """The factor of a row's sum of a block from which sums begin: by what weights are larger than integers, over BIAS."""
         return 1 if self.bits == 4 else 0
 
-    def add(self, acc: Sums, start: int, rows: Sequence[int], words: Sequence[tirx.Expr], inputs: Inputs) -> None:
+    def add(self, acc: Sums, rows: int, words: Sequence[tirx.Expr], inputs: Inputs) -> None:
         """Add the products of words, int8 vectors in order, to the sums of a vector of channels."""
         for number, factors in enumerate(part for word in words for part in self._parts(word)):
-            for row in rows:
+            for row in range(rows):
                 left = inputs(row, number)
-                acc.assign_to(row, start, self.width, self._added(acc.get(row, start, self.width), factors, left))
+                acc.assign_to(row, 0, self.width, self._added(acc.get(row, 0, self.width), factors, left))
 
     def _parts(self, word: tirx.Expr) -> list[tirx.Expr]:
         """The weights of a word: its lower halves and its upper ones, or its bytes."""
@@ -82,18 +94,18 @@ class _Vnni(BlockDots):
 
 
 class _Avx2(BlockDots):
-    def add(self, acc: Sums, start: int, rows: Sequence[int], words: Sequence[tirx.Expr], inputs: Inputs) -> None:
+    def add(self, acc: Sums, rows: int, words: Sequence[tirx.Expr], inputs: Inputs) -> None:
         if self.bits == 8:
-            super().add(acc, start, rows, words, inputs)
+            super().add(acc, rows, words, inputs)
             return
         parts = [part for word in words for part in self._parts(word)]
-        assert len(parts) * TOGETHER <= CHUNK, "sums of 16 bits hold so many"
-        for row in rows:
+        assert len(parts) * self.together <= CHUNK, "sums of 16 bits hold so many"
+        for row in range(rows):
             products = [self._pairs(part, self._bytes(inputs(row, number))) for number, part in enumerate(parts)]
             total = products[0]
             for one in products[1:]:
                 total = total + one
-            acc.add_to(row, start, self.width, self._joined(total))
+            acc.add_to(row, 0, self.width, self._joined(total))
 
     def _added(self, total: tirx.Expr, weights: tirx.Expr, left: tirx.Expr) -> tirx.Expr:
         given = self._signed(self._bytes(left), weights)
@@ -123,5 +135,43 @@ class _Sdot(BlockDots):
         return tirx.call_llvm_pure_intrin(f"int32x{self.width}", name, total, weights, self._bytes(left))
 
 
-# By the instruction of a vector unit (`dot.py`).
-BLOCK_DOTS: dict[str, type[BlockDots]] = {"vpdpbusd": _Vnni, "vpmaddwd": _Avx2, "sdot": _Sdot}
+class _Smmla(BlockDots):
+    """The sums of a pair of rows and four channels are two vectors, of two channels each, in the places of the two rows."""
+
+    together = 8
+    spare_rows = 1
+
+    def begin(self, acc: Sums, starts: Sequence[tirx.Expr]) -> None:
+        for first, second in _pairs(len(starts)):
+            both = T.bind(tirx.Shuffle([spread(starts[first], 2), spread(starts[second], 2)], [0, 1, 2, 3]))
+            for place in (first, first + 1):
+                acc.assign_to(place, 0, self.width, both)
+
+    def total(self, acc: Sums, rows: int, row: int) -> tirx.Expr:
+        first = row // 2 * 2
+        places = [acc.get(place, 0, self.width) for place in (first, first + 1)]
+        return tirx.Shuffle(places, [0, 1, 4, 5] if row == first else [2, 3, 6, 7])
+
+    def add(self, acc: Sums, rows: int, words: Sequence[tirx.Expr], inputs: Inputs) -> None:
+        name = "llvm.aarch64.neon.smmla.v4i32.v16i8"
+        halves = [[tirx.Shuffle([word], list(range(16 * half, 16 * half + 16))) for half in range(2)] for word in words]
+        parts = [zip(*map(self._parts, pair), strict=True) for pair in halves]
+        for number, factors in enumerate(both for part in parts for both in part):
+            for first, second in _pairs(rows):
+                left = tirx.Shuffle([inputs(first, number), inputs(second, number)], [0, 1])
+                left = T.bind(tirx.reinterpret("int8x16", left))
+                for place, weights in enumerate(factors, start=first):
+                    total = acc.get(place, 0, self.width)
+                    acc.assign_to(place, 0, self.width, tirx.call_llvm_pure_intrin("int32x4", name, total, left, weights))
+
+    def _parts(self, word: tirx.Expr) -> list[tirx.Expr]:
+        return _Sdot(self.bits, self.width)._parts(word)
+
+
+def _pairs(rows: int) -> list[tuple[int, int]]:
+    """Neighbouring rows; the last of an odd number is its own neighbour."""
+    return [(first, min(first + 1, rows - 1)) for first in range(0, rows, 2)]
+
+
+# By the instruction of a vector unit (`dot.py`), or the one for matrices.
+BLOCK_DOTS: dict[str, type[BlockDots]] = {"vpdpbusd": _Vnni, "vpmaddwd": _Avx2, "sdot": _Sdot, "smmla": _Smmla}

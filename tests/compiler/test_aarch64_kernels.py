@@ -155,7 +155,7 @@ def test_weights_in_blocks(target, cpu, tmp_path):
             np.testing.assert_allclose(found, want, rtol=0, atol=1.5e-6 * abs(want).max())
 
 
-@pytest.mark.parametrize("target", ["raspberry-pi-5"])
+@pytest.mark.parametrize("target", ["raspberry-pi-5", "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76 -mattr=+i8mm"])
 def test_products_of_bytes(target, tmp_path):
     """Activations in 8 bits: one row, few and many, at two budgets."""
     layers = ((1, (50, 80), 32, 4, True), (5, (48, 64), 16, 8, True), (40, (48, 150), 64, 4, False), (1, (24, 96), 32, 8, False))
