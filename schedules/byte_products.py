@@ -29,7 +29,7 @@ from .tiles.spec import ConvSpec
 from .tiles.taps import Taps
 from .tiles.tile import Tile, VectorUnit, pieces
 
-_MOST_VECTORS = {True: 8, False: 4}  # of a block of channels, by whether factors are taken from lanes
+_MOST_VECTORS = 4  # of a block of channels
 _MOST_PADDING = 1.125  # channels of all blocks, over those of the layer rounded up to vectors
 # Rows of a tile: each takes a register for its total, and one for its sum of a block.
 _ROWS = {(16, "vpdpbusd"): 12, (8, "vpdpbusd"): 5, (8, "vpmaddwd"): 4, (4, "sdot"): 6, (4, "smmla"): 8}
@@ -113,9 +113,9 @@ class _Emitter(DirectEmitter):
             chunks, rest = divmod(count, CHUNK)
             if chunks:
                 with maybe_serial(0, chunks) as chunk:
-                    self._chunk(row_at, channel, block * self.form.size, chunk * CHUNK, CHUNK)
+                    self._chunk(row_at, begin, start, block * self.form.size, chunk * CHUNK, CHUNK)
             if rest:
-                self._chunk(row_at, channel, block * self.form.size, chunks * CHUNK, rest)
+                self._chunk(row_at, begin, start, block * self.form.size, chunks * CHUNK, rest)
             scale = T.bind(self.w.lanes.scales(self.panel_at, block, channel, lanes))
             zeros = self.w.lanes.zeros(self.panel_at, block, channel, lanes)
             zeros = None if zeros is None else T.bind(zeros * spread(tirx.const(1 / BIAS, "float32"), lanes))
@@ -130,16 +130,16 @@ class _Emitter(DirectEmitter):
     def _reads_starts(self) -> bool:
         return bool(self.dots.starts_from) or self.form.has_zeros
 
-    def _chunk(self, row_at: list[tirx.Expr], channel, block_tap, tap, count: int) -> None:
-        """Add the products of `count` inputs from `tap` on, of a block that begins at `block_tap`."""
+    def _chunk(self, row_at: list[tirx.Expr], begin, start: int, block_tap, tap, count: int) -> None:
+        """Add the products of `count` inputs from `tap` on, of a block that begins at `block_tap`, for the vector at `start`."""
         each, stride, together = self.form.word_taps, self.panel.block, self.form.together
         words = math.ceil(count / each)
         first = T.bind((block_tap + tap) // each)
-        at = T.bind(self.panel_at + (self.w.lanes.tap_row + first * together) * stride + channel * together)
+        at = T.bind(self.panel_at + (self.w.lanes.tap_row + first * together) * stride + (begin + start) * together)
         nbytes = together * self.width
         if self.fetches_weights:
             for word in range(words):
-                for line in range(0, nbytes, _LINE_NBYTES):
+                for line in range(-start * together % _LINE_NBYTES, nbytes, _LINE_NBYTES):
                     T.evaluate(prefetch_line(self.w.buffer, at + (word * together * stride + line + _AHEAD_NBYTES), level=2))
         loaded = [T.bind(self.w.buffer[vector(at + word * together * stride, nbytes)]) for word in range(words)]
         input_at = [T.bind(place + first * (each // 4)) for place in row_at]
@@ -164,7 +164,7 @@ class _Emitter(DirectEmitter):
 def _channels(spec: ConvSpec, unit: VectorUnit) -> int:
     """Channels of a block: those of kernels for one row and for many, whose panels are the same then."""
     vectors = math.ceil(spec.out_channels / unit.width)
-    for count in range(min(_MOST_VECTORS[unit.by_lane], spec.out_channels // unit.width), 1, -1):
+    for count in range(min(_MOST_VECTORS, spec.out_channels // unit.width), 1, -1):
         blocks = math.ceil(vectors / count)
         if blocks >= unit.threads and blocks * count <= _MOST_PADDING * vectors:
             return count * unit.width

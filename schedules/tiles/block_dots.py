@@ -4,7 +4,7 @@
     vpmaddubsw   x86 with AVX2: weights of 4 bits unsigned, eight sums of two in 16 bits, at most 8 · 2 · 15 · 127 < 2^15;
                  of 8 bits the absolute value times an input of the weight's sign, at most 2 · 128 · 127 < 2^15
     sdot         AArch64 with dot products: all signed; inputs from a lane
-    smmla        AArch64 with i8mm: eight taps of two rows and of two channels; a row without another one takes its own place twice
+    smmla        AArch64 with i8mm: eight taps of two rows and of two channels; a row without a neighbour is its own
 
 No sum saturates: all are exact.
 """
