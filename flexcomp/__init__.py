@@ -8,7 +8,7 @@
     build, Artifact   compile a model for a target and a budget
     load, Session     run a compiled network
     Pool              several networks under one budget
-    Generator         tokens out of a decoder, chosen as a Sampling says
+    Generator         tokens of a language model, chosen by a Sampling
     CustomOperator    an operator that flexcomp lacks: its results' types (Tensor), its kernel in TVMScript or in C (CKernel)
     tune              measure kernels on a device, for later builds
     remote            devices behind RPC: connect, upload, run, measure, profile
