@@ -13,18 +13,25 @@ from flexcomp.errors import ExecutionError, InputError
 
 @dataclass(frozen=True)
 class Sampling:
-    """Filters of a distribution, in the order in which transformers applies them: penalties, temperature, top-k, top-p, min-p.
+    """Filters of the distribution of the next token, in the order of transformers: penalties, temperature, top-k, top-p, min-p.
 
     The defaults choose the most likely token.
+    `temperature`: a divisor of logits; 0: the most likely token.
+    `top_k`: the number of most likely tokens that remain; 0: all.
+    `top_p`: the fewest most likely tokens whose probabilities add up to this remain.
+    `min_p`: tokens with less than this part of the most likely token's probability are dropped.
+    `repetition_penalty`: divides positive logits of earlier tokens, and multiplies negative ones (CTRL, section 4.1).
+    `presence_penalty`: is subtracted from the logits of earlier tokens.
+    `seed`: equal seeds give equal draws.
     """
 
-    temperature: float = 0.0  # logits are divided by it; 0: the most likely token
-    top_k: int = 0  # of the most likely tokens that remain; 0: all
-    top_p: float = 1.0  # of the probability that the fewest most likely tokens hold together
-    min_p: float = 0.0  # of the most likely token's probability, below which others go
-    repetition_penalty: float = 1.0  # divides positive logits of earlier tokens, and multiplies negative ones (CTRL, section 4.1)
-    presence_penalty: float = 0.0  # is subtracted from the logits of earlier tokens
-    seed: int | None = None  # the same one gives the same draws
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         bounds = {

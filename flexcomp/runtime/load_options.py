@@ -1,4 +1,4 @@
-"""Options of a session, checked where they are given: one object for `load`, pools and devices behind RPC."""
+"""Options of a session: one checked object for `load`, pools and devices behind RPC."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LoadOptions:
             object.__setattr__(self, name, _cpus(getattr(self, name), name))
 
     def to_json(self, **more: Any) -> str:
-        """The text that the runtime reads; `more` are its options for this session."""
+        """The text that the runtime reads, with the further options `more`."""
         given = {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) != field.default}
         changed = {_NATIVE.get(name, name): value for name, value in given.items()}
         return json.dumps({**changed, **more, **self.hooks})
@@ -65,7 +65,7 @@ def _made(**given: Any) -> LoadOptions:
 
 
 def _cpus(given: Any, name: str) -> Any:
-    """Cores as JSON has them."""
+    """Cores in the form of JSON."""
     if given is None or isinstance(given, str):
         return given
     if isinstance(given, Integral) and not isinstance(given, bool):
