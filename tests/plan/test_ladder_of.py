@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from flexcomp.plan import ladder, ladder_of, usual
@@ -42,6 +43,23 @@ def test_a_rung_takes_the_problem_that_is_faster_under_its_budget():
 def test_one_problem_is_the_plain_ladder():
     problem = squeezenet()
     assert tuple(choice.plan for choice in ladder_of([problem])) == ladder(problem)
+
+
+def test_a_ladder_that_is_not_thorough_is_hardly_slower():
+    """At budgets from the smallest to the largest; the prediction is good to a few percent itself."""
+    small = squeezenet()
+    problems = [small, with_faster_kernels(small, speed=4.0, size=4)]
+    made = [0, 0]  # plans
+    thorough = ladder_of(problems, report=lambda done, total: made.__setitem__(0, total))
+    quick = ladder_of(problems, thorough=False, report=lambda done, total: made.__setitem__(1, total))
+    assert made[1] < made[0]
+    ends = [[rung.plan.budget for rung in (one[0], one[-1])] for one in (thorough, quick)]
+    assert ends[0] == ends[1]
+    ratios = []
+    for budget in np.geomspace(*ends[0], 60).astype(int):
+        best = [min(rung.latency for rung in one if rung.plan.budget <= budget) for one in (thorough, quick)]
+        ratios.append(best[1] / best[0])
+    assert np.mean(ratios) < 1.01 and max(ratios) < 1.1
 
 
 def test_the_usual_budget_is_nearly_as_fast_where_computing_is_faster():
