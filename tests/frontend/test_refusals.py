@@ -45,6 +45,11 @@ REFUSED = {
     "a condition that is an input": (
         choice(), r"node 'chosen' \(If\): its condition depends on the network's input 'rate'.*give the input 'rate' a value",
     ),
+    "a precision that is none": (
+        model([node("QuantizeLinear", "x s z", "y", precision=TensorProto.UINT8)], {"x": (4,)}, ["y"],
+              {"s": np.float32(0.5), "z": np.uint8(6)}, opset=24),
+        r"node 'QuantizeLinear_y' \(QuantizeLinear\): its precision 2 is no type of floats",
+    ),
     "64 axes": (model([node("Relu", "x", "y")], {"x": [1] * 64}, ["y"]), "input 'x' has a tensor of 64 axes"),
     "a size below zero": (
         model([node("Pad", "x p", "y")], {"x": (4,)}, ["y"], {"p": numbers(-10, -10)}), r"node 'Pad_y' \(Pad\)",

@@ -19,12 +19,19 @@ from flexcomp.passes.panels import in_blocks
 _RANGES = {
     "int8": (-128, 127), "uint8": (0, 255), "int16": (-(1 << 15), (1 << 15) - 1), "uint16": (0, (1 << 16) - 1),
 }  # fmt: skip
+# Types of the quotient; it is computed in float32.
+_PRECISIONS = (
+    TensorProto.UNDEFINED, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE,
+)  # fmt: skip
 
 
 def _quantise(node: Node) -> relax.Expr:
     kind = _result_type(node)
     if kind not in _RANGES:
         raise node.refuse(f"it makes {kind}, and {', '.join(_RANGES)} can be compiled; quantise to one of them")
+    precision = node.attrs.get("precision", TensorProto.UNDEFINED)
+    if precision not in _PRECISIONS:
+        raise node.refuse(f"its precision {precision} is no type of floats: export the network again")
     if _is_known(node, 1, 0):
         raise node.refuse("its scale is 0, by which it divides: make it another number")
     data = node.data if node.dtype == "float32" else node.emit(op.astype(node.data, "float32"))
