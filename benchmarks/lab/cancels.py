@@ -4,9 +4,9 @@
 
 Another thread cancels at random moments, from before an inference's beginning to after its end. An inference returns after the
 running kernel; the bound is the longest step of three traced inferences. Reported for each network, budget and storage: how many
-inferences were cancelled, how late they returned, and the part of them that returned within the bound and 5 ms. The exit status is
-1 if that part is below 0.99, if memory is not as before, or if outputs after a cancelled inference differ. A bandwidth of 0 is the
-storage that the files lie on.
+inferences were cancelled, how late they returned, and the part of them that returned within the bound and 5 ms. The exit status
+is 1 if that part is below 0.99, if memory is not as before, or if outputs after a cancelled inference differ.
+A bandwidth of 0 is the storage that the files lie on.
 """
 
 from __future__ import annotations
