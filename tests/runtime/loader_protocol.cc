@@ -55,7 +55,6 @@ struct World {
   Atomic<bool> interrupt{false};
   bool running = false, abandoned = false;
   bool cancelled = false;
-  bool stays = false;  // what a cancelled inference found filled
   bool cold = false;  // a first inference runs
   int wanted = 0, rung = 0;
   uint32_t awaited = 0;  // operations
@@ -304,14 +303,8 @@ Outcome Try(bool filling) {
     failed = true;
   }
   if (failed) loader->Abort();
-  else if (!finished) loader->GiveUpLater();
+  else if (!finished) loader->GiveUp();
   return failed ? Outcome::kFailed : done ? Outcome::kDone : Outcome::kInterrupted;
-}
-
-void EndGivingUp() {
-  loader->EndGivingUp();
-  Require(loader->Filled() || !world->stays || world->shrunk > 0 || scenario->delivered, "what stays is given up for nothing");
-  world->stays = false;
 }
 
 void Run(bool filling) {
@@ -319,14 +312,13 @@ void Run(bool filling) {
   SwitchToWanted();
   world->running = true;
   world->interrupt = world->cancelled = false;
-  Unlock();
-  EndGivingUp();
   const bool filled = loader->Filled();
+  Unlock();
   Outcome outcome;
   while ((outcome = Try(filling)) == Outcome::kInterrupted) {
     Lock();
     if (world->cancelled) {
-      world->stays = filled;
+      Require(loader->Filled() || !filled || world->shrunk > 0 || scenario->delivered, "what stays is given up for nothing");
       Unlock();
       break;
     }
@@ -334,13 +326,12 @@ void Run(bool filling) {
     Require(++world->restarts <= world->shrunk, "an inference began anew for no reason");
     SwitchToWanted();
     Unlock();
-    EndGivingUp();
   }
   if (outcome == Outcome::kFailed) Require(++world->errors <= world->failed, "an inference failed for no reason");
   Lock();
   world->running = false;
   SwitchToWanted();
-  if (world->interrupt) loader->GiveUpLater();
+  if (world->interrupt) loader->GiveUp();
   Unlock();
 }
 
@@ -348,7 +339,7 @@ void Run(bool filling) {
 void WorkElsewhere() {
   loader->GiveUpAhead();
   Require(source->idle(), "a read is in flight into what somebody else uses");
-  Require(world->failed > 0 || world->cancels > 0 || !StartsEmpty(), "what was read is given up for nothing");
+  Require(world->failed > 0 || !StartsEmpty(), "what was read is given up for nothing");
   for (int place = 0; place < deck().working; ++place) world->places[place] = kNothing;
 }
 

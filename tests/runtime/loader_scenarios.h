@@ -292,7 +292,6 @@ inline const Scenario kScenarios[] = {
     {.name = "cancelled, by copies", .rungs = {&kOneAhead}, .inferences = 3, .queued = false, .cancels = 2},
     {.name = "cancelled, filled", .rungs = {&kOneKept}, .inferences = 3, .queued = true, .warm = true, .cancels = 1},
     {.name = "cancelled, nothing to fill", .rungs = {&kTwoAhead}, .inferences = 2, .queued = true, .warm = true, .cancels = 1},
-    {.name = "cancelled, lane", .rungs = {&kOneKept}, .inferences = 2, .queued = true, .warm = true, .lane = true, .cancels = 1},
     {.name = "cancelled, faults", .rungs = {&kOneAhead}, .inferences = 3, .faults = 1, .queued = true, .cancels = 1},
     {.name = "cancelled, refused", .rungs = {&kOneAhead}, .inferences = 2, .faults = 1, .queued = true, .delivered = true, .cancels = 1},
     {.name = "cancelled, switches", .rungs = {&kOneAhead, &kOnePinned}, .inferences = 2, .switches = 1, .queued = true, .cancels = 1},

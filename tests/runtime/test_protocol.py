@@ -129,10 +129,6 @@ RULES = {
         "storage/loader.cc", "GiveUp() noexcept {\n  Await", "GiveUp() noexcept {\n  if (!BROKEN) Await",
         "cancelled, two ahead: ",
     ),
-    "nobody gives a cancelled inference up": (
-        "storage/loader.h", "if (gives_up_) GiveUp();", "if (gives_up_ && !BROKEN) GiveUp();",
-        "cancelled, two ahead: ",
-    ),
     "two inferences have one record": (
         "storage/loader.h", "return records_[inference % 2];", "return records_[inference % (BROKEN ? 1 : 2)];",
         "all read ahead: ",

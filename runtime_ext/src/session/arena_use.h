@@ -12,14 +12,22 @@ class Session::ArenaUse {
   explicit ArenaUse(Session& session) : ArenaUse(session, session.shape_) {}
   // By an inference in this shape.
   ArenaUse(Session& session, size_t shape) : session_(session) {
-    Begin(shape);
-    session_.loader_->EndGivingUp();  // without the lock: Cancel must not wait for a slow read
+    const std::lock_guard lock(session_.state_mutex_);
+    session_.RequireOpen();
+    session_.cancelled_ = false;
+    session_.RequireGoingOn();
+    session_.processor_->RequireAlive();
+    session_.UseShape(shape);
+    session_.SwitchToWanted();
+    session_.Attach();
+    session_.running_ = true;
+    session_.interrupt_ = false;
   }
   ~ArenaUse() {
     const std::lock_guard lock(session_.state_mutex_);
     session_.running_ = false;
     session_.SwitchToWanted();
-    if (session_.interrupt_) session_.loader_->GiveUpLater();  // came at the end: what is loaded ahead is interrupted
+    if (session_.interrupt_) session_.loader_->GiveUp();  // came at the end: what is loaded ahead is interrupted
     session_.state_changed_.notify_all();
   }
   ArenaUse(const ArenaUse&) = delete;
@@ -34,23 +42,9 @@ class Session::ArenaUse {
     session_.SwitchToWanted();
     session_.state_changed_.notify_all();
     session_.Attach();
-    session_.loader_->EndGivingUp();
   }
 
  private:
-  void Begin(size_t shape) {
-    const std::lock_guard lock(session_.state_mutex_);
-    session_.RequireOpen();
-    session_.cancelled_ = false;
-    session_.RequireGoingOn();
-    session_.processor_->RequireAlive();
-    session_.UseShape(shape);
-    session_.SwitchToWanted();
-    session_.Attach();
-    session_.running_ = true;
-    session_.interrupt_ = false;
-  }
-
   Session& session_;
 };
 

@@ -370,7 +370,7 @@ bool Session::EndLoads(bool done) {
   }
   const bool finished = done && loader_->Finish();
   if (finished && fetched_.reads > 0) file_->RequireUnchanged();
-  if (!finished) loader_->GiveUpLater();
+  if (!finished) loader_->GiveUp();
   return finished;
 }
 

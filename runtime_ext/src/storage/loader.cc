@@ -141,7 +141,7 @@ void Loader::AwaitIdleAborted() noexcept {
   computed_.Stop();
   finished_.WaitEqual(started_count_);
   computed_.GoOn();
-  abort_ = gives_up_ = false;
+  abort_ = false;
   if (delivery_ != nullptr) delivery_->Settle();
 }
 
@@ -159,7 +159,6 @@ void Loader::GiveUp() noexcept {
 }
 
 void Loader::GiveUpAhead() noexcept {
-  if (gives_up_) return GiveUp();
   AwaitIdleAborted();
   if (lost_) return Reset();
   loaded_.GoOn();

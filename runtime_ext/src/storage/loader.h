@@ -112,12 +112,6 @@ class Loader {
   // The same for an inference or a filling that was interrupted. Weights that stay count, unless it loads some of them: then it may
   // have overwritten what others are made of.
   void GiveUp() noexcept;
-  // GiveUp when it is due: the caller that was interrupted need not wait for reads in flight. Before EndGivingUp, Abort or GiveUpAhead
-  // nobody may use the arena.
-  void GiveUpLater() noexcept { gives_up_ = true; }
-  void EndGivingUp() noexcept {
-    if (gives_up_) GiveUp();
-  }
 
   // Of the last finished inference, with operations ahead of it.
   const Counts& counts() const noexcept { return Own().counts; }
@@ -247,7 +241,6 @@ class Loader {
   alignas(64) Place at_;  // of the current inference, or the next one where none runs
   uint32_t started_count_ = 0;
   bool reading_ahead_ = true;
-  bool gives_up_ = false;  // an inference was interrupted, and GiveUp is to come
 
   // The work of preparing, written before other threads may steal parts.
   alignas(64) const Operation* preparing_ = nullptr;
