@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 from onnx import TensorProto
 
+import flexcomp
 from tests.shaped import Nodes
 
 WIDTH = 8
@@ -28,6 +31,15 @@ def masked_encoder(width: int = 32, vocabulary: int = 50) -> onnx.ModelProto:
     g.named("mean", "Div", some, g.op("ReduceSum", here, g.constant([1]), keepdims=1))
     inputs = [("ids", INT64, [1, "n"]), ("mask", INT64, [1, "n"])]
     return g.model(inputs, [("rows", FLOAT, [1, "n", width]), ("mean", FLOAT, [1, width])])
+
+
+def masked_library(path: Path) -> Path:
+    """The masked encoder built for 5 and 12 rows, and lengths between, at `path`."""
+    flexcomp.build(
+        masked_encoder(), input_shapes={"ids": (1, "n"), "mask": (1, "n")}, shapes={"n": [12, 5]}, pad={"ids": 0, "mask": 0},
+        threads=1, probe=False, progress=False,
+    ).export_library(path)  # fmt: skip
+    return path
 
 
 def recurrence(direction: str = "forward", *, last: bool = False) -> onnx.ModelProto:

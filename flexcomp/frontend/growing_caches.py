@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from flexcomp.errors import InputError, UnsupportedModelError
 from flexcomp.frontend.dependence import Dependence
 from flexcomp.frontend.domains import DEFAULT
 from flexcomp.frontend.fold import Known, known_results, read_inside
+from flexcomp.frontend.quantised.writer import Writer
 
 _EXTENTS = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0, "Tile": 1}  # operator → the input that only says extents
 _VIEWS = (
@@ -71,13 +72,14 @@ def _extents(port: onnx.ValueInfoProto) -> list[int]:
     return [dim.dim_value for dim in port.type.tensor_type.shape.dim]
 
 
-class _Fitter:
+class _Fitter(Writer):
     def __init__(
         self, model: onnx.ModelProto, inputs: dict[str, onnx.ValueInfoProto], makers: dict[str, onnx.NodeProto],
         joins: dict[str, onnx.NodeProto],
     ) -> None:  # fmt: skip
-        self.model, self.graph, self.inputs, self.makers, self.joins = model, model.graph, inputs, makers, joins
-        self.nodes: list[onnx.NodeProto] = []
+        super().__init__(model)
+        self.name = "growing_caches"
+        self.model, self.inputs, self.makers, self.joins = model, inputs, makers, joins
         self.dynamic: dict[str, str] = {}  # by tensor: the one that follows n
         self.pinned: dict[str, str] = {}
         self.hidden: set[str] = set()  # weights of places, those after the new rows being 0
@@ -147,38 +149,28 @@ class _Fitter:
         del self.graph.node[:]
         self.graph.node.extend(self.nodes)
 
-    def _emit(self, kind: str, inputs: Sequence[str], **attributes) -> str:
-        out = f"growing_caches/{kind}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, inputs, [out], out, **attributes))
-        return out
-
-    def _constant(self, value: np.ndarray) -> str:
-        name = f"growing_caches/constant_{len(self.graph.initializer)}"
-        self.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
-        return name
-
     def _pin(self, name: str, value: np.ndarray) -> str:
         if name not in self.pinned:
-            self.pinned[name] = self._constant(value)
+            self.pinned[name] = self.constant(value)
         return self.pinned[name]
 
     def _count_valid(self) -> None:
         """The number of valid past rows, int64 without axes."""
-        shape = self._constant(np.int64([]))
+        shape = self.constant(np.int64([]))
         ports = {name: (port.type.tensor_type.elem_type, _extents(port)) for name, port in self.inputs.items()}
         whole = (*_INTEGERS, TensorProto.BOOL)
         mask = next((name for name in self.masks if ports[name][0] in whole and ports[name][1] == [1, self.capacity]), None)
         counted = [n for n, (kind, one) in ports.items() if "position" in n and kind in _INTEGERS and one[-1:] == [self.rows]]
         if mask is not None:
-            numbers = self._emit("Cast", [mask], to=TensorProto.INT64)
-            ones = self._emit("Reshape", [numbers, self._constant(np.int64([1, self.capacity]))])
-            column = self._constant(np.ones((self.capacity, 1), np.int64))
-            total = self._emit("Reshape", [self._emit("MatMul", [ones, column]), shape])
-            count = self._emit("Sub", [total, self._constant(np.int64(self.rows))])
+            numbers = self.emit("Cast", [mask], to=TensorProto.INT64)
+            ones = self.emit("Reshape", [numbers, self.constant(np.int64([1, self.capacity]))])
+            column = self.constant(np.ones((self.capacity, 1), np.int64))
+            total = self.emit("Reshape", [self.emit("MatMul", [ones, column]), shape])
+            count = self.emit("Sub", [total, self.constant(np.int64(self.rows))])
         elif counted:
-            numbers = self._emit("Cast", counted[:1], to=TensorProto.INT64)
-            numbers = self._emit("Reshape", [numbers, self._constant(np.int64([-1]))])
-            count = self._emit("Gather", [numbers, self._constant(np.int64(0))], axis=0)
+            numbers = self.emit("Cast", counted[:1], to=TensorProto.INT64)
+            numbers = self.emit("Reshape", [numbers, self.constant(np.int64([-1]))])
+            count = self.emit("Gather", [numbers, self.constant(np.int64(0))], axis=0)
         else:
             join = next(iter(self.joins.values()))
             raise UnsupportedModelError(
@@ -186,11 +178,11 @@ class _Fitter:
                 f"attention_mask, int64[1, {self.capacity}] by input_shapes, or with position_ids"
             )
         # A number below 0 is the caller's mistake; indices of a scatter would be counted from the end.
-        is_negative = self._emit("Less", [count, self._constant(np.int64(0))])
-        self.valid = self._emit("Where", [is_negative, self._constant(np.int64(self.capacity)), count])
+        is_negative = self.emit("Less", [count, self.constant(np.int64(0))])
+        self.valid = self.emit("Where", [is_negative, self.constant(np.int64(self.capacity)), count])
         column = np.arange(self.capacity, dtype=np.int64)
-        end = self._emit("Add", [self.valid, self._constant(np.int64(self.rows))])
-        self.seen = self._emit("Less", [self._constant(column), end])
+        end = self.emit("Add", [self.valid, self.constant(np.int64(self.rows))])
+        self.seen = self.emit("Less", [self.constant(column), end])
 
     def _scatter(self, node: onnx.NodeProto, past: str) -> None:
         """New rows after the valid ones."""
@@ -198,9 +190,9 @@ class _Fitter:
         if shape is None or self._axis_of(node, rank) != self.axis or _extents(self.inputs[past])[self.axis] != self.capacity:
             raise UnsupportedModelError(f"{_named(node)}: the cache {past!r} grows otherwise than the first one")
         steps = np.arange(self.rows, dtype=np.int64).reshape([self.rows if i == self.axis else 1 for i in range(rank)])
-        start = self._emit("Reshape", [self.valid, self._constant(np.ones(rank, np.int64))])
-        indices = self._emit("Add", [start, self._constant(steps)])
-        indices = self._emit("Expand", [indices, self._constant(np.int64(shape[0]))])
+        start = self.emit("Reshape", [self.valid, self.constant(np.ones(rank, np.int64))])
+        indices = self.emit("Add", [start, self.constant(steps)])
+        indices = self.emit("Expand", [indices, self.constant(np.int64(shape[0]))])
         made = helper.make_node("ScatterElements", [past, indices, node.input[1]], [node.output[0]], node.name, axis=self.axis)
         self.nodes.append(made)
 
@@ -226,7 +218,7 @@ class _Fitter:
 
     def _hidden(self, scores: str, kind: int) -> str:
         lowest = np.finfo(helper.tensor_dtype_to_np_dtype(kind)).min
-        return self._emit("Where", [self.seen, scores, self._constant(np.asarray(lowest))])
+        return self.emit("Where", [self.seen, scores, self.constant(np.asarray(lowest))])
 
     def _following(self, name: str) -> str:
         """A known tensor, as it is for n valid rows."""
@@ -251,9 +243,9 @@ class _Fitter:
 
     def _sum(self, numbers: np.ndarray, each: np.ndarray, kind: np.dtype) -> str:
         """numbers + each · n"""
-        count = self.valid if (each == 1).all() else self._emit("Mul", [self._constant(each.astype(np.int64)), self.valid])
-        total = self._emit("Add", [self._constant(numbers.astype(np.int64)), count])
-        return total if kind == np.int64 else self._emit("Cast", [total], to=helper.np_dtype_to_tensor_dtype(kind))
+        count = self.valid if (each == 1).all() else self.emit("Mul", [self.constant(each.astype(np.int64)), self.valid])
+        total = self.emit("Add", [self.constant(numbers.astype(np.int64)), count])
+        return total if kind == np.int64 else self.emit("Cast", [total], to=helper.np_dtype_to_tensor_dtype(kind))
 
     # -- operators that choose places --------------------------------------------------------------
 
@@ -264,7 +256,7 @@ class _Fitter:
         if shape is None or len(set(shape)) > 1 or self.known.values(node.input[2]) is None:
             raise self._refuse(node)
         steps = np.arange(shape[0][0], dtype=values[0].dtype) * self.known.values(node.input[2])[0]
-        return helper.make_node("Add", [self._following(node.input[0]), self._constant(steps)], outputs, node.name)
+        return helper.make_node("Add", [self._following(node.input[0]), self.constant(steps)], outputs, node.name)
 
     def _gather(self, node: onnx.NodeProto, outputs: list[str]) -> onnx.NodeProto | None:
         """Places that are counted from the end of the cache."""
@@ -299,9 +291,9 @@ class _Fitter:
                 continue
             if step != 1 or start - begin != 1 or end - start != stop - begin:
                 raise self._refuse(node)
-            steps = self._constant(np.arange(end - start, dtype=np.int64) + (start - self.most))
-            data = self._emit("Gather", [data, self._emit("Add", [steps, self.valid])], axis=axis)
-        columns = [self._constant(np.int64(column)) for column in zip(*kept, strict=True)]
+            steps = self.constant(np.arange(end - start, dtype=np.int64) + (start - self.most))
+            data = self.emit("Gather", [data, self.emit("Add", [steps, self.valid])], axis=axis)
+        columns = [self.constant(np.int64(column)) for column in zip(*kept, strict=True)]
         if not kept:
             return helper.make_node("Identity", [data], outputs, node.name)
         axes, starts, ends, every = columns

@@ -14,10 +14,9 @@ import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.errors import InputError
 from flexcomp.runtime import ladder_of, read_info
-from tests.padded import masked_encoder
+from tests.padded import masked_encoder, masked_library
 from tests.shaped import INPUTS, encoder, sums
 
-MASKED = {"ids": (1, "n"), "mask": (1, "n")}
 SLACK = 4 << 20  # bytes of a process that no budget counts
 
 
@@ -31,12 +30,7 @@ def exact(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def padded(tmp_path_factory):
-    path = tmp_path_factory.mktemp("shapes") / "padded.so"
-    flexcomp.build(
-        masked_encoder(), input_shapes=MASKED, shapes={"n": [12, 5]}, pad={"ids": 0, "mask": 0}, threads=1, probe=False,
-        progress=False,
-    ).export_library(path)  # fmt: skip
-    return path
+    return masked_library(tmp_path_factory.mktemp("shapes") / "padded.so")
 
 
 @pytest.fixture(scope="module")

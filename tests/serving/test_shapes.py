@@ -6,21 +6,15 @@ import numpy as np
 import onnxruntime
 import pytest
 
-import flexcomp
-from tests.padded import masked_encoder
+from tests.padded import masked_encoder, masked_library
 from tests.serving.servers import Server
 
-AXES = {"ids": (1, "n"), "mask": (1, "n")}
 INFER = "/v2/models/padded/infer"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    path = tmp_path_factory.mktemp("served") / "padded.so"
-    flexcomp.build(
-        masked_encoder(), input_shapes=AXES, shapes={"n": [12, 5]}, pad={"ids": 0, "mask": 0}, threads=1, probe=False,
-        progress=False,
-    ).export_library(path)  # fmt: skip
+    path = masked_library(tmp_path_factory.mktemp("served") / "padded.so")
     with Server(path, "--budget", "20MB") as server:
         yield server
 
