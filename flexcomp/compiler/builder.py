@@ -212,6 +212,11 @@ def prepare_shapes(
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
     others = [types_of(one, options.weights, resolved, report, cache)[0] for one in shapes[1:]]
     fused = [fuse_layers(one, resolved, measured, report, of) for one, of in zip(shapes, (types, *others), strict=True)]
+    if resolved.computes_bytes and not options.weights.measured and not types.multiplies_bytes:
+        _log.warning(
+            "arithmetic='int8' is for dense layers with weights in blocks, and the network has none: all layers are computed in "
+            "float32; weights='int4' makes blocks of a float network's weights"
+        )
     alike = alike_layers(fused, [one.weights for one in shapes]) if len(shapes) > 1 else {}
     store, late = options.weights.store, profile.prepared_late
     networks = [

@@ -68,6 +68,7 @@ class WeightTypes:
         self._values_only, self._usual, self._together = values_only, usual, together
         self.nodes: list[str | None] = []  # of the layers that were asked about, in that order
         self.fits: list[bool] = []  # whether the weights of each are in the range of their type
+        self.multiplies_bytes = False  # whether a layer multiplies activations in 8 bits
         self._asked: list[KeptWeight] = []
 
     def of(self, names: Sequence[str], weight: KeptWeight) -> str:
@@ -85,8 +86,8 @@ class WeightTypes:
         if found == INT4 and kept == INT4:
             kept = self._in_four_bits(weight)
         self.fits.append(found is None or kept == found or (found == INT4 and blocks_of(kept) is not None))
-        if weight.multiplies_blocks:
-            kept = self._together(kept) or kept
+        if weight.multiplies_blocks and (together := self._together(kept)):
+            kept, self.multiplies_bytes = together, True
         return VALUES_OF + kept if self._values_only and kept != "float32" else kept
 
     def _otherwise(self, weight: KeptWeight) -> str:

@@ -165,6 +165,17 @@ def test_processors_without_the_instructions_compute_in_float32(caplog):
     assert "all layers are computed in float32" in caplog.text
 
 
+def test_a_network_without_such_layers_says_so(caplog):
+    rng = np.random.default_rng(10)
+    weights = {"w": rng.standard_normal((64, 32)).astype("f4")}
+    x = rng.standard_normal((2, 64)).astype("f4")
+    floats = graph([node("MatMul", "x", "w")], x, weights)
+    built(floats, weights="int4")
+    assert not caplog.text
+    built(floats)
+    assert "weights='int4' makes blocks" in caplog.text
+
+
 def test_layers_within_an_error():
     model, x = stack(layers=3, width=128)
     layers = lambda artifact: [one for one in describe(artifact.program)["layers"] if one["weights_dtype"]]  # noqa: E731
