@@ -242,7 +242,7 @@ def _sketches(offered: Mapping[int, Problem], budget: int, strategy: str, near: 
     return sketches
 
 
-def _last(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted) -> Choice:
+def _last(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted, _most: int) -> Choice:
     first, *others = sorted(offered)
     near = [one.plan for one in how.near]
     for index in reversed(others):

@@ -60,6 +60,7 @@ class _Said:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[tuple[str, Exception | None, bool]] = asyncio.Queue()  # of as many as there are tokens
+        self.is_sent = False  # whether the server has the whole answer
 
     def say(self, turn: Turn, piece: str, error: Exception | None) -> None:
         """Called in the thread."""
@@ -155,9 +156,9 @@ class Completions:
         gone = asyncio.ensure_future(until_gone(receive))
         try:
             await asyncio.wait((writing, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not writing.done():
+            if not writing.done() and not said.is_sent:  # after a whole answer nobody waits, either
                 raise ClientDisconnect
-            writing.result()
+            await writing
         finally:
             model.turns.cancel(turn)
             for task in (writing, gone):
@@ -170,6 +171,7 @@ class Completions:
         body = answered.whole(text, reply.reply)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        said.is_sent = True
         await send({"type": "http.response.body", "body": body})
 
     async def _stream(self, send: Send, asked: Asked, answered: Answer, said: _Said, reply: TextReply) -> None:
@@ -201,6 +203,7 @@ class Completions:
                 raise
             await write(error_event(error_object(refusal, is_openai=True)), more=False)
             return
+        said.is_sent = True
         await write(answered.last(reply.reply, asked.with_usage), more=False)
 
 

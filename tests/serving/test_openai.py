@@ -197,6 +197,30 @@ def service(decoder_library):
         language.close()
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_client_that_goes_with_the_whole_answer_was_answered(service, monkeypatch, is_stream):
+    """Servers say that it has gone as soon as they have the last body, before they have sent it."""
+    outcomes = []
+    monkeypatch.setattr(service.log, "request", lambda **facts: outcomes.append(facts["outcome"]))
+    body = json.dumps({"prompt": "x", "max_tokens": 3, "stream": is_stream, **GREEDY}).encode()
+
+    async def reading():
+        return body
+
+    async def asking() -> int:
+        is_last = asyncio.Event()
+
+        async def sending(message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                is_last.set()
+                await asyncio.sleep(0.05)
+
+        return await ask(make_app(service), "/v1/completions", len(body), reading, stay=is_last.wait, sending=sending)
+
+    assert asyncio.run(asking()) == 200
+    assert outcomes == ["answered"]
+
+
 def test_a_client_that_never_reads_holds_nobody(service):
     app = make_app(service)
     slow = json.dumps({"prompt": "the cat", "stream": True, "max_tokens": 2000, **GREEDY}).encode()
