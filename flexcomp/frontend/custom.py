@@ -7,6 +7,7 @@ asks the shape rules.
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import sys
 import threading
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -92,10 +94,18 @@ def checked_operators(given: object) -> tuple[CustomOperator, ...]:
     return operators
 
 
+class _AsWritten(importlib.machinery.SourceFileLoader):
+    """Compiles the file itself: a cached module of the same second and size may be of an earlier text."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def operators_in(path: Path) -> tuple[CustomOperator, ...]:
     """The custom operators that a Python file has as global variables, or in lists. Raises InputError if there are none."""
-    spec = importlib.util.spec_from_file_location(f"flexcomp_operators.{path.stem}", path)
-    if spec is None or not path.is_file():
+    name = f"flexcomp_operators.{path.stem}"
+    spec = importlib.util.spec_from_loader(name, _AsWritten(name, str(path)))
+    if path.suffix != ".py" or not path.is_file():
         raise InputError(f"{path} is no Python file with custom operators: give NAME.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses and TVMScript look for it

@@ -1,6 +1,7 @@
 """Operators of the user's: built, run at every budget, here and for aarch64; what is wrong with one is said with its node."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -343,5 +344,6 @@ def test_the_command_line_takes_a_file_of_operators(tmp_path):
         (tmp_path / "wrong.py").unlink(missing_ok=True)
         if text:
             (tmp_path / "wrong.py").write_text(text)
+            os.utime(tmp_path / "wrong.py", (0, 0))  # one second and one size for two texts
         done = calls.call(*build, "--operators", tmp_path / "wrong.py")
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
