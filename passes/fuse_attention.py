@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import tvm
@@ -18,6 +20,7 @@ from .attributes import kernel_attributes
 from .ir import dtype, shape
 from .module_pass import module_pass
 from .rebuild import MainRewriter
+from .visible_keys import End, Ends, written
 
 # Hides a score for certain: no score comes near this number, nor with a small number added.
 _HIDDEN = -1e30
@@ -38,6 +41,8 @@ class FuseAttention:
     in the order of a permutation that follows. Masks are transposed; of several that are added one after the other
     the kernel gets the sum, unless the sum is larger than each. A mask known to be causal needs no tensor, and if such a mask is
     the last one and certain, hidden scores take no work. `evaluate` gives the result of a function of the weights of `main`.
+    Where a mask compares keys with a number that is known at run time only, the kernel gets that number (`visible_keys.py`), and
+    leaves out the keys beyond.
 
     Scores by position that are added, gather_elements(matmul(q, table), index) and the same of keys, transposed, are no
     tensors either: the kernel takes q, the table and the index. Indices are safe already.
@@ -61,6 +66,8 @@ class _Fuser(MainRewriter):
         self.hiding: dict[tuple, bool] = {}
         self.masks: dict[Mask, ir.Expr] = {}
         self.indices: dict[tuple, ir.Expr] = {}
+        self.ends = Ends(self.matcher.values, lambda var: self.matcher.value(var) if var in self.matcher.from_weights else None)
+        self.lengths: dict[tuple, ir.Expr] = {}
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
         match = self.matches.get(var)
@@ -85,11 +92,14 @@ class _Fuser(MainRewriter):
             extents, scale = shape(args[-1]), term.x.scale * term.table.scale
             x, table = term.x.access, term.table.access
             positions.append(PositionScores(term.by, x, table, extents, term.x.depth, term.positions, scale))
+        lengths = None if skips else self._lengths(match)
+        if lengths is not None:
+            args.append(lengths)
         spec = AttentionSpec(
             *match.lead, match.queries, match.keys, q.depth, v.depth,
             q=q.access, k=k.access, v=v.access, y=match.y,
             scale=match.scale * q.scale * k.scale, group=k.group, cap=match.cap, nan_is_zero=match.nan_is_zero,
-            masks=tuple(masks), causal=skips, positions=tuple(positions),
+            masks=tuple(masks), causal=skips, has_lengths=lengths is not None, positions=tuple(positions),
         )  # fmt: skip
         out = relax.call_tir(self._kernel(spec), args, relax.TensorType(match.y.buffer, "float32"))
         return out if match.y.buffer == result else op.reshape(self.emit(out), result)
@@ -116,6 +126,38 @@ class _Fuser(MainRewriter):
         if dtype(tensor) != "float32":
             tensor = self.emit(op.astype(tensor, "float32"))
         return self.emit(self.permute(tensor, [0, 1, 3, 2]))
+
+    def _lengths(self, match: Match) -> ir.Expr | None:
+        """int64[batch]: how many keys some query may see, the masks hiding all others; None if that is not known to be less."""
+        for mask in match.masks:
+            for end in self._ends(mask):
+                if end.fill == -np.inf or (end.fill <= _HIDDEN and self._hides_alone(mask, match)):
+                    key = (mask, end, match.lead[0])
+                    if key not in self.lengths:
+                        self.lengths[key] = self._length(mask, end, match)
+                    return self.lengths[key]
+        return None
+
+    def _ends(self, mask: Mask) -> list[End]:
+        if mask.kind == "add":
+            return [end for tensor, _ in mask.tensors for end in self.ends.of_added(tensor)]
+        end = self.ends.of_condition(mask.tensors[0][0], mask.hides) if mask.kind == "where" else None
+        return [replace(end, fill=mask.fill)] if end is not None else []
+
+    def _hides_alone(self, mask: Mask, match: Match) -> bool:
+        """Whether no other mask hides anything, which may be all that this one leaves."""
+        return all(other is mask or self._is_small(other) for other in match.masks)
+
+    def _length(self, mask: Mask, end: End, match: Match) -> ir.Expr:
+        number = written(end, self.substitute(end.number), self.emit)
+        batch = mask.tensors[0][1][0]
+        number = self.emit(op.max(self.emit(op.reshape(number, (batch, math.prod(shape(number)) // batch))), [1]))
+        if end.fill != -np.inf:
+            # Of a query that sees nothing all scores are alike, and so all keys count.
+            most = self.emit(op.max(self._mask(mask), [2]))
+            seen = op.greater(self.emit(op.min(most)), relax.const(-_SMALL if mask.kind == "add" else 0.5, "float32"))
+            number = self.emit(op.where(self.emit(seen), number, relax.const(match.keys, "int64")))
+        return self.emit(op.broadcast_to(number, (match.lead[0],))) if batch < match.lead[0] else number
 
     def _index(self, term: Positions) -> ir.Expr:
         """Positions as integers [batch or 1, heads or 1, keys, queries or 1]; layers with the same ones read one tensor."""

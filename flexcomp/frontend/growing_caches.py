@@ -217,8 +217,8 @@ class _Fitter(Writer):
         return changed
 
     def _hidden(self, scores: str, kind: int) -> str:
-        lowest = np.finfo(helper.tensor_dtype_to_np_dtype(kind)).min
-        return self.emit("Where", [self.seen, scores, self.constant(np.asarray(lowest))])
+        hidden = np.asarray(-np.inf, helper.tensor_dtype_to_np_dtype(kind))
+        return self.emit("Where", [self.seen, scores, self.constant(hidden)])
 
     def _following(self, name: str) -> str:
         """A known tensor, as it is for n valid rows."""

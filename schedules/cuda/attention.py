@@ -191,7 +191,7 @@ class _Block:
         spec, access = self.spec, self.spec.y
         zero = tirx.const(0.0, "float32")
         inverse = tirx.const(1.0, "float32") / self.total[0]
-        if spec.has_lengths:  # a query that sees no key
+        if spec.none_is_zero:
             inverse = tirx.Select(tirx.EQ(self.total[0], zero), zero, inverse)
         inverse = T.bind(inverse)
         place = T.bind(access.offset + self.batch * access.batch + self.head * access.head + (self.first + self.own) * access.row)

@@ -143,7 +143,7 @@ class _Block(QueryBlock):
         self.transpose(self.q, spec.q, spec.depth, spec.scale)
         largest = Accumulators(1, self.pieces)
         # Less than any score, and finite where there may be none: hidden scores are then as far below.
-        least = float(np.finfo("float32").min) if spec.has_lengths else float("-inf")
+        least = float(np.finfo("float32").min) if spec.none_is_zero else float("-inf")
         largest.fill(1, lambda _, lanes: spread(tirx.const(least, "float32"), lanes))
         keys = self._products(largest)
         inverse = self._exponentials(keys, largest)
@@ -221,7 +221,7 @@ class _Block(QueryBlock):
         inverse = T.alloc_buffer((self.lanes,), "float32", scope="global")
         for start, lanes in self.pieces:
             one, total = spread(tirx.const(1.0, "float32"), lanes), sums.get(0, start, lanes)
-            value = tirx.Select(total == zero(lanes), zero(lanes), one / total) if self.spec.has_lengths else one / total
+            value = tirx.Select(total == zero(lanes), zero(lanes), one / total) if self.spec.none_is_zero else one / total
             T.buffer_store(inverse, value, [vector(start, lanes)])
         if self.spec.nan_is_zero:
             self._clear_nan(keys, inverse)

@@ -107,23 +107,29 @@ class AttentionSpec:
     masks: tuple[ScoreMask, ...] = ()  # applied in this order
     # After the masks, scores that a causal mask hides are -inf, of valid keys if their number is given, without work for these.
     causal: bool = False
-    has_lengths: bool = False  # int64[batch] says how many keys are valid; a query that sees none gets 0
+    # int64[batch] says how many keys are valid. Without masks, a query that sees none of them gets 0; masks hide all others.
+    has_lengths: bool = False
     group: int = 1  # heads of queries that have one head of keys and values in common
     cap: float | None = None  # scores are cap · tanh(scale · Q Kᵀ), before masking
     nan_is_zero: bool = False  # of a query whose probabilities are NaN, as where all scores are -inf, probabilities are 0
     positions: tuple[PositionScores, ...] = ()  # added where the masks say "positions"
 
     def __post_init__(self) -> None:
-        if self.has_lengths and self.masks:
-            raise ValueError("a mask that is given says which keys are valid")
+        if self.has_lengths and self.masks and self.causal:
+            raise ValueError("a causal mask of valid keys is the only one")
         if self.heads % self.group:
             raise ValueError(f"{self.heads} heads are no groups of {self.group}")
-        if self.nan_is_zero and self.has_lengths:
+        if self.nan_is_zero and self.none_is_zero:
             raise ValueError("queries that see no valid key get 0 as it is")
         if self.causal and self.keys < self.queries and not self.has_lengths:
             raise ValueError(f"with a causal mask {self.queries} queries need as many keys, not {self.keys}")
         if sum(mask.kind == "positions" for mask in self.masks) != bool(self.positions):
             raise ValueError("scores by position are added once")
+
+    @property
+    def none_is_zero(self) -> bool:
+        """Whether a query that sees no key gets 0, and not NaN."""
+        return self.has_lengths and not self.masks
 
     @property
     def flops(self) -> int:
@@ -137,7 +143,7 @@ class AttentionSpec:
         sizes = f"{self.batch * self.heads}×[{self.queries}×{self.keys}] depth {self.depth}"
         kinds = [mask.kind for mask in self.masks] + ["causal"] * self.causal
         masks = f" {' and '.join(kinds)} mask{'s' * (len(kinds) > 1)}" if kinds else ""
-        return f"{sizes}{masks}{' of a cache' if self.has_lengths else ''}"
+        return f"{sizes}{masks}{' of valid keys' if self.has_lengths else ''}"
 
     @property
     def mask_parameters(self) -> dict[str, tuple[int, ...]]:

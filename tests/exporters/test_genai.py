@@ -30,6 +30,11 @@ def caches(form: Form) -> dict[str, str]:
     return {f"present.{i}.{part}": f"past_key_values.{i}.{part}" for i in range(form.layers) for part in ("key", "value")}
 
 
+def poisoned(cache: np.ndarray, valid: int) -> np.ndarray:
+    """The cache with NaN in all places that are not valid."""
+    return np.where(np.arange(cache.shape[2])[:, None] < valid, cache, np.float32(np.nan))
+
+
 FORMS = [Form(opset=14), Form(packed=True), Form(interleaved=1), Form(window=3), Form(cap=2.0, window=4)]
 
 
@@ -45,7 +50,8 @@ def test_caches_with_room_are_those_of_onnx_runtime(form, tmp_path):
             inputs = {"input_ids": RNG.integers(0, VOCABULARY, (1, tokens)), "attention_mask": mask(valid, form.capacity)}
             for name in caches(form).values():
                 inputs[name] = RNG.standard_normal((1, SHARED, form.capacity, DEPTH)).astype("float32")
-            found, wanted = session.run(inputs), run(inputs)
+            wanted = run(inputs)
+            found = session.run(inputs | {name: poisoned(inputs[name], before) for name in caches(form).values()})
             np.testing.assert_allclose(found["logits"], wanted["logits"], rtol=1e-4, atol=2e-5)
             for name in caches(form):
                 np.testing.assert_allclose(found[name][:, :, :valid], wanted[name][:, :, :valid], rtol=1e-4, atol=2e-5)

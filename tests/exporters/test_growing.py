@@ -40,6 +40,17 @@ def built(form: Form, sizes: list[int], capacity: int = CAPACITY) -> flexcomp.Ar
     return flexcomp.build(model, input_shapes=shapes, shapes={"s": sizes}, state=STATE, **options)
 
 
+def assert_bounded(artifact: flexcomp.Artifact) -> None:
+    """Every attention reads valid keys only."""
+    described = [layer.description for layer in artifact.program.layers if layer.implementation.startswith("attention")]
+    assert described and all("of valid keys" in one for one in described)
+
+
+def poison(session: flexcomp.Session) -> None:
+    """NaN in all places of the caches."""
+    session.set_state({name: np.full_like(cache, np.nan) for name, cache in session.state().items()})
+
+
 @pytest.mark.parametrize(
     ("form", "sizes"),
     [
@@ -59,9 +70,11 @@ def test_tokens_are_those_with_caches_that_grow(form, sizes, tmp_path):
     assert len(set(wanted)) > 2
     artifact = built(form, sizes)
     assert {"exchange", "attention"} <= {layer.implementation.split()[0] for layer in artifact.program.layers}
+    assert_bounded(artifact)
     artifact.export_library(tmp_path / "decoder.so")
     for budget in ("min", "all"):
         with flexcomp.load(tmp_path / "decoder.so", budget=budget) as session:
+            poison(session)
             generator = flexcomp.Generator(session)
             assert list(generator.reply(prompt.tolist(), max_tokens=10)) == wanted
             other = [*prompt[:1].tolist(), 1, 2]  # rows of the other reply are still in the caches

@@ -76,7 +76,7 @@ def _written_out(
     if window > 0:
         first = made.emit("Sub", [row, made.constant(np.int64(window))])
         seen = made.emit("And", [seen, made.emit("Greater", [column, first])])
-    scores = made.emit("Where", [seen, scores, made.constant(np.float32(np.finfo(np.float32).min))])
+    scores = made.emit("Where", [seen, scores, made.constant(np.float32(-np.inf))])
     return made.emit("MatMul", [made.emit("Softmax", [scores], axis=-1), value])
 
 

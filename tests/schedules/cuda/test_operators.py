@@ -56,6 +56,11 @@ CACHES = {
 }  # fmt: skip
 
 
+BOUNDED = attentions.dense(
+    1, 2, 5, 45, 8, 8, scale=0.3, cap=2.0, masks=(ScoreMask("where", (1, 1, 45, 1), float("-inf")),), has_lengths=True
+)
+
+
 def pool_cases():
     """Names with (spec, TVM's function)."""
     for i, case in enumerate(pools.CASES):
@@ -73,7 +78,7 @@ POOLS = dict(pool_cases())
 def emulator(tmp_path_factory):
     functions = {name: pool.kernel(spec) for name, (spec, _) in POOLS.items()}
     functions |= {name: rowwise.kernel(spec) for name, spec in ROWS.items()}
-    functions |= {name: attention.kernel(spec, ORIN) for name, spec in {**ATTENTIONS, **CACHES}.items()}
+    functions |= {name: attention.kernel(spec, ORIN) for name, spec in {**ATTENTIONS, **CACHES, "bounded": BOUNDED}.items()}
     codes = {name: cuda_code(function, ORIN, name) for name, function in functions.items()}
     return Emulator(codes, tmp_path_factory.mktemp("operators"))
 
@@ -153,6 +158,17 @@ def test_keys_that_are_all_hidden_spoil_nothing(emulator):
     found = emulator.run("added", [q, k, v, mask, y])[-1]
     with np.errstate(invalid="ignore"):
         wanted = attentions.expected(spec, q, k, v, mask)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_keys_that_masks_hide_are_not_read(emulator):
+    """As their number says; they are NaN here."""
+    q, k, v, mask, y = attention_arguments(BOUNDED, 0)
+    mask[:, :, 20:] = 0
+    mask[:, :, 0] = 1
+    wanted = attentions.expected(BOUNDED, q, k, v, mask)
+    k[:, :, 20:], v[:, :, 20:] = np.nan, np.nan
+    found = emulator.run("bounded", [q, k, v, mask, np.int64([20]), y])[-1]
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 

@@ -208,6 +208,23 @@ def test_of_a_cache_only_valid_rows_are_read(unit, causal):
             over_cache(spec, unit, lengths)
 
 
+@pytest.mark.parametrize("unit", UNITS)
+def test_keys_that_masks_hide_are_not_read(unit):
+    """As `lengths` say; they are NaN here."""
+    spec = dense(2, 2, 5, 45, 8, 8, scale=0.3, cap=2.0, has_lengths=True,
+                 masks=(ScoreMask("add", (1, 1, 45, 5)), ScoreMask("where", (2, 1, 45, 1), float("-inf"))))  # fmt: skip
+    rng = np.random.default_rng(0)
+    q, k, v = (tensor_of(rng, access) for access in (spec.q, spec.k, spec.v))
+    for lengths in (np.int64([45, 20]), np.int64([1, 17])):
+        seen_keys = np.arange(45) < lengths[:, None]
+        masks = [rng.standard_normal((1, 1, 45, 5)).astype("f4"), seen_keys.astype("f4").reshape(2, 1, 45, 1)]
+        wanted = expected(spec, q, k, v, *masks)
+        hidden = ~seen_keys[:, None, :, None]
+        given = [q, np.where(hidden, np.float32(np.nan), k), np.where(hidden, np.float32(np.nan), v), *masks, lengths]
+        found = call_with_scratch(compiled(spec, unit), given, np.zeros(spec.y.buffer, "f4"), *attention.scratch(spec, unit))
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_the_time_goes_with_the_valid_keys():
     """Of 4096, 16 take a small part of the time."""
     spec, unit = dense(1, 1, 1, 4096, 64, 64, causal=True, has_lengths=True), VectorUnit(8, 16)
@@ -259,8 +276,8 @@ def test_no_memory_besides_the_operands():
 def test_masks_are_checked():
     with pytest.raises(ValueError, match="as many keys"):
         dense(1, 1, 5, 4, 8, 8, causal=True)
-    with pytest.raises(ValueError, match="says which keys are valid"):
-        dense(1, 1, 5, 5, 8, 8, masks=(ScoreMask("add", (1, 1, 5, 5)),), has_lengths=True)
+    with pytest.raises(ValueError, match="is the only one"):
+        dense(1, 1, 5, 5, 8, 8, masks=(ScoreMask("add", (1, 1, 5, 5)),), causal=True, has_lengths=True)
     with pytest.raises(ValueError, match="no groups of 2"):
         dense(1, 3, 5, 5, 8, 8, group=2)
     with pytest.raises(ValueError, match="'later' is none of"):
