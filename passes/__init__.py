@@ -1,4 +1,5 @@
-"""One IR pass per file, on Relax, put in order by `flexcomp.compiler.pipeline`; AlignStack, HideValues, ShowValues are on TIR."""
+"""One IR pass per file, on Relax, put in order by `flexcomp.compiler.pipeline`; AlignStack, HideValues, LowerBFloat16 and
+ShowValues are on TIR."""
 
 from .absorb_conversions import AbsorbConversions
 from .align_stack import AlignStack
@@ -15,6 +16,7 @@ from .keep_constant_outputs import KeepConstantOutputs
 from .keep_integers import KeepIntegers
 from .keep_spreading import KeepSpreading
 from .lower_attention import LowerAttention
+from .lower_bfloat16 import LowerBFloat16
 from .lower_operators import LowerOperators
 from .lower_recurrence import LowerRecurrence
 from .multiply_integers import MultiplyIntegers
@@ -51,6 +53,7 @@ __all__ = [
     "KeepIntegers",
     "KeepSpreading",
     "LowerAttention",
+    "LowerBFloat16",
     "LowerOperators",
     "LowerRecurrence",
     "MultiplyIntegers",

@@ -1,4 +1,4 @@
-"""Let kernels in float32 read and write float16 themselves."""
+"""Let kernels in float32 read and write float16 or bfloat16 themselves."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .ir import bindings, dtype, operator, shape, uses
 from .module_pass import module_pass
 from .rebuild import MainRewriter
 
-_HALF, _FLOAT = "float16", "float32"
+_FLOAT = "float32"
 # Kernels that are made again for other rows, by other threads, or in a place of an operand: all of them know their types.
 _FIXED = (names.ROWS, names.IN_PLACE, names.EXCHANGE, names.FETCH, names.BOUNDS, names.C_SOURCE)
 
 
 @module_pass(opt_level=0)
 class AbsorbConversions:
-    """Give kernels that compute in float32 the tensors of float16 around them, on a machine that computes in both.
+    """Give kernels that compute in float32 the tensors of 16 bits around them, on a machine that computes in these, too.
 
     x = astype(h, "float32")
     y = call_tir(softmax, (x,))     →     g = call_tir(softmax', (h,))      softmax' converts what it loads and stores
@@ -36,14 +36,15 @@ class AbsorbConversions:
         self.unit = unit
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        if not isinstance(self.unit, VectorUnit) or not self.unit.computes_half:
+        if not isinstance(self.unit, VectorUnit) or not self.unit.half:
             return mod
-        return _Rewriter(mod).rewrite()
+        return _Rewriter(mod, self.unit.half).rewrite()
 
 
 class _Rewriter(MainRewriter):
-    def __init__(self, mod: tvm.IRModule) -> None:
+    def __init__(self, mod: tvm.IRModule, half: str) -> None:
         super().__init__(mod)
+        self.half = half
         self.readers = uses(self.main)
         self.old = {binding.var: binding.value for binding in bindings(self.main)}
         self.kernels: dict[tuple, ir.GlobalVar | None] = {}  # by kernel and its narrow parameters
@@ -59,7 +60,7 @@ class _Rewriter(MainRewriter):
     def _absorbed(self, var: relax.Var, call: relax.Call) -> ir.Expr | None:
         """The call with narrow operands, and maybe a narrow result; None if that is not possible, or there are none."""
         operands = list(call.args[1].fields)
-        sources = (self._converted(operand, _FLOAT, _HALF) for operand in operands)
+        sources = (self._converted(operand, _FLOAT, self.half) for operand in operands)
         given = {i: source for i, source in enumerate(sources) if source is not None}
         made = call.ty_args[0]
         is_narrow = isinstance(made, relax.TensorType) and self._is_narrowed(var)
@@ -68,7 +69,7 @@ class _Rewriter(MainRewriter):
             return None
         new = [self.substitute(given.get(i, operand)) for i, operand in enumerate(operands)]
         if is_narrow:
-            return relax.call_tir(kernel, new, relax.TensorType(shape(var), _HALF))
+            return relax.call_tir(kernel, new, relax.TensorType(shape(var), self.half))
         return relax.call_tir(kernel, new, list(made.fields) if isinstance(made, relax.TupleType) else made)
 
     def _converted(self, expr: ir.Expr, kind: str, source: str) -> ir.Expr | None:
@@ -80,7 +81,7 @@ class _Rewriter(MainRewriter):
 
     def _is_narrowed(self, var: relax.Var) -> bool:
         readers = set(self.readers.get(var, []))
-        return len(readers) == 1 and self._converted(next(iter(readers)), _HALF, _FLOAT) is not None
+        return len(readers) == 1 and self._converted(next(iter(readers)), self.half, _FLOAT) is not None
 
     def _kernel(self, gv: ir.GlobalVar, positions: Sequence[int]) -> ir.GlobalVar | None:
         func = self.mod[gv]
@@ -90,9 +91,9 @@ class _Rewriter(MainRewriter):
         key = (gv, *positions)
         if key not in self.kernels:
             self.kernels[key] = None
-            narrow = with_half_storage(func, positions)
+            narrow = with_half_storage(func, positions, self.half)
             if narrow is not None:
                 name = f"{gv.name_hint}_half_{len(self.kernels)}"
-                described = {names.DESCRIPTION: f"{attrs[names.DESCRIPTION]}, on {_HALF}", "global_symbol": name}
+                described = {names.DESCRIPTION: f"{attrs[names.DESCRIPTION]}, on {self.half}", "global_symbol": name}
                 self.kernels[key] = self.builder.add_func(narrow.with_attrs(described), name)
         return self.kernels[key]

@@ -78,7 +78,7 @@ def has_kernel(call: relax.Call, unit: Machine) -> bool:
 
 def _match(call: relax.Call, unit: Machine):
     rule = _RULES.get(operator(call))
-    if operator(call) == "astype" and isinstance(unit, VectorUnit) and unit.computes_half and dtype(call) != "bfloat16":
+    if operator(call) == "astype" and isinstance(unit, VectorUnit) and unit.half in (dtype(call), dtype(call.args[0])):
         return None  # conversions are instructions there: generic kernels hold them, with what comes before and after
     return rule(call) if rule else None
 

@@ -1,10 +1,12 @@
-"""Keep activations in float16 where layers compute in it."""
+"""Keep activations in float16 or bfloat16 where layers compute in it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+import ml_dtypes  # noqa: F401, NumPy's bfloat16
+import numpy as np
 import tvm
 from tvm import ir, relax
 from tvm.relax import op
@@ -22,36 +24,36 @@ from .module_pass import module_pass
 from .rebuild import MainRewriter
 from .weights import weight_vars
 
-_HALF, _FLOAT = "float16", "float32"
+_FLOAT = "float32"
 _MOVING = MOVING | {"split"}
 _POOLS = ("avg_pool2d", "adaptive_avg_pool2d", "mean")  # whose kernels add up in float32
 
 
 @module_pass(opt_level=0)
 class NarrowActivations:
-    """Let layers with weights of float16 take and give activations of float16, on a machine that computes in it.
+    """Let layers with weights of 16 bits take and give activations of these, on a machine that computes in such a type.
 
-    y = layer(x, w, b)           h = astype(x, "float16")
+    y = layer(x, w, b)           h = astype(x, "float16")                     or bfloat16
     p = max_pool2d(y)      →     g = layer'(h, w, b)       layer' converts h to float32, computes y, and converts it to float16
     z = tanh(p)                  p = max_pool2d(g)
                                  z = tanh(astype(p, "float32"))
 
     Only the types say so: kernels need not convert what they multiply. Operators that move elements, and those with a kernel for
-    float16, take narrow operands as they are. All others compute in float32, between conversions that TVM fuses with them; their
-    results are narrow where something narrow went in, unless a single operator that computes in float32 reads them. Inputs,
+    that type, take narrow operands as they are. All others compute in float32, between conversions that TVM fuses with them;
+    their results are narrow where something narrow went in, unless a single operator that computes in float32 reads them. Inputs,
     outputs, results of layers whose weights are kept in float32, and what is computed of inputs alone keep their types.
 
     With `rounded` everything stays float32, and what would be narrow is rounded, so that any machine errs as `unit` would. Layers
-    are those whose weights have the values of float16. Their sums are rounded once, and the error is multiplied: of n products
-    added up one after the other, sqrt(n / 2) is the standard deviation in that of one rounding, and among the normal errors of
-    many sums some are twice as far out, in their deviations, as the uniform error of one rounding ever is.
+    are those whose weights have the values of that type. Sums in float16 are rounded once, and the error is multiplied: of n
+    products added up one after the other, sqrt(n / 2) is the standard deviation in that of one rounding, and among the normal
+    errors of many sums some are twice as far out, in their deviations, as the uniform error of one rounding ever is.
     """
 
     def __init__(self, unit: Machine, *, rounded: bool = False) -> None:
         self.unit, self.rounded = unit, rounded
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        if not isinstance(self.unit, VectorUnit) or not self.unit.computes_half:
+        if not isinstance(self.unit, VectorUnit) or not self.unit.half:
             return mod
         return _Rewriter(mod, self.unit, self.rounded).rewrite()
 
@@ -59,15 +61,16 @@ class NarrowActivations:
 class _Rewriter(MainRewriter):
     def __init__(self, mod: tvm.IRModule, unit: VectorUnit, rounded: bool) -> None:
         super().__init__(mod)
-        self.unit, self.rounded = unit, rounded
+        self.unit, self.rounded, self.half = unit, rounded, unit.half
         self.readers, self.from_weights = uses(self.main), weight_vars(self.main)
         self.old = {binding.var: binding.value for binding in bindings(self.main)}
-        self.narrow: dict[relax.Var, ir.Expr] = {}  # variable of the old main → float16, or rounded to it, in the new one
+        self.narrow: dict[relax.Var, ir.Expr] = {}  # variable of the old main → narrow, or rounded, in the new one
         self.narrow_tuples: set[ir.Expr] = set()  # variables of the old main
         narrow = {gv: func for gv, func in mod.functions_items() if is_layer(func) and self._computes_half(func)}
         self.wide = {gv for gv, func in mod.functions_items() if is_layer(func) and self._is_kept_wide(func)}
         self.layers = {
-            gv: gv if rounded else self.builder.add_func(_converting(func), f"{gv.name_hint}_half") for gv, func in narrow.items()
+            gv: gv if rounded else self.builder.add_func(_converting(func, self.half), f"{gv.name_hint}_half")
+            for gv, func in narrow.items()
         }
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr | None:
@@ -108,27 +111,29 @@ class _Rewriter(MainRewriter):
         return new
 
     def _half(self, expr: ir.Expr) -> ir.Expr:
-        """A tensor of float32 in float16, or rounded to it."""
-        narrow = op.astype(self.emit(expr), _HALF)
+        """A tensor of float32 in 16 bits, or rounded to these."""
+        narrow = op.astype(self.emit(expr), self.half)
         return op.astype(self.emit(narrow), _FLOAT) if self.rounded else narrow
 
     def _summed(self, call: relax.Call, layer: relax.Function) -> ir.Expr:
-        """A layer's result, as far from that in float32 as sums in float16 may be."""
+        """A layer's result, as far from that in float32 as sums in its type may be."""
         exact = self.emit(call)
         once = self.emit(self._half(exact))
-        times = 2 * math.sqrt(min(layer_spec(layer).taps, PARTIAL_TERMS[_HALF]) / 2)
+        if self.half != "float16":  # others are added up in float32
+            return once
+        times = 2 * math.sqrt(min(layer_spec(layer).taps, PARTIAL_TERMS[self.half]) / 2)
         apart = self.emit(op.multiply(self.emit(op.subtract(once, exact)), relax.const(times - 1, _FLOAT)))
         return op.add(once, apart)
 
     def _narrow_operand(self, expr: ir.Expr) -> ir.Expr:
-        """An operand in float16; shapes and indices as they are."""
+        """An operand in 16 bits; shapes and indices as they are."""
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self._narrow_operand(field) for field in expr.fields])
         if not _is_float(expr):
             return self.substitute(expr)
         if isinstance(expr, ir.GenericConst):
-            values = expr.value.numpy().astype(_HALF)
-            return relax.const(values.astype(_FLOAT), _FLOAT) if self.rounded else relax.const(values, _HALF)
+            values = expr.value.numpy().astype(np.dtype(self.half))
+            return relax.const(values.astype(_FLOAT), _FLOAT) if self.rounded else relax.const(values, self.half)
         if expr not in self.narrow:
             self.narrow[expr] = self.emit(self._half(self.substitute(expr)))
         return self.narrow[expr]
@@ -141,30 +146,30 @@ class _Rewriter(MainRewriter):
         return len(readers) == 1 and not self._takes_half(self.old.get(next(iter(readers))))
 
     def _takes_half(self, value: ir.Expr | None) -> bool:
-        """Whether a call gives with operands of float16 what it gives with float32, but for a rounding of its result."""
+        """Whether a call gives with operands of 16 bits what it gives with float32, but for a rounding of its result."""
         if not isinstance(value, relax.Call):
             return False
         name = operator(value)
         return value.op in self.layers or name in _MOVING or (name in _POOLS and has_kernel(value, self.unit))
 
     def _computes_half(self, layer: relax.Function) -> bool:
-        """Whether a layer has weights of float16, and some family a kernel for such activations."""
+        """Whether a layer has weights of that type, and some family a kernel for such activations."""
         if not self._has_half_weights(layer):
             return False
-        return bool(candidates(replace(layer_spec(layer), dtype=_HALF, weights=_HALF), self.unit))
+        return bool(candidates(replace(layer_spec(layer), dtype=self.half, weights=self.half), self.unit))
 
     def _is_kept_wide(self, layer: relax.Function) -> bool:
         """Whether a layer has weights of another type, by wish or for their range: its results may need that type, too."""
         return 1 in map(int, layer.attrs[WEIGHTS]) and not self._has_half_weights(layer)
 
     def _has_half_weights(self, layer: relax.Function) -> bool:
-        return str(layer.attrs.get(DTYPE, _FLOAT)) == (VALUES_OF + _HALF if self.rounded else _HALF)
+        return str(layer.attrs.get(DTYPE, _FLOAT)) == (VALUES_OF + self.half if self.rounded else self.half)
 
 
-def _converting(layer: relax.Function) -> relax.Function:
-    """The layer function of activations in float16."""
+def _converting(layer: relax.Function, half: str) -> relax.Function:
+    """The layer function of activations in a type of 16 bits."""
     weights = {int(i) for i in layer.attrs[WEIGHTS]}
-    types = [p.ty if i in weights else relax.TensorType(shape(p), _HALF) for i, p in enumerate(layer.params)]
+    types = [p.ty if i in weights else relax.TensorType(shape(p), half) for i, p in enumerate(layer.params)]
     params = [relax.Var(param.name, ty) for param, ty in zip(layer.params, types, strict=True)]
     builder = relax.BlockBuilder()
     with builder.function("layer", params, private=True, attrs=dict(layer.attrs.items())):
@@ -176,7 +181,7 @@ def _converting(layer: relax.Function) -> relax.Function:
                 call = binding.value
                 args = [inner.get(arg, arg) if isinstance(arg, relax.Var) else arg for arg in call.args]
                 inner[binding.var] = builder.emit(relax.Call(call.op, args, call.attrs, call.ty_args))
-            result = builder.emit_output(op.astype(inner[layer.body.body], _HALF))
+            result = builder.emit_output(op.astype(inner[layer.body.body], half))
         builder.emit_func_output(result)
     return builder.get()["layer"]
 

@@ -78,8 +78,9 @@ def pack(
 
 
 def _in_runs(emit: Emit, weight: relax.Expr, spec: ConvSpec, panel: Panel) -> relax.Var:
-    """Weights with zeros after every run of products that lie together."""
-    runs, run = integer_runs(spec, panel.together)
+    """Weights with zeros after every run of products that lie together: integers of a kernel row, or channels of a tap."""
+    runs = integer_runs(spec, panel.together)[0] if panel.packs else math.prod(spec.kernel)
+    run = panel.taps // runs
     split = emit(op.reshape(weight, (spec.out_channels, runs, spec.taps // runs)))
     if spec.taps < panel.taps:
         missing = emit(op.zeros((spec.out_channels, runs, run - spec.taps // runs), "float32"))

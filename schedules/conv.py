@@ -12,7 +12,8 @@ pointwise convolutions are the case without neighbours.
    in registers over the whole reduction and pass through the epilogue before the only store. The
    epilogue's tensors are fetched into the cache while the reduction runs.
 4. A long reduction is added up in parts of a few hundred products, so that rounding errors stay small. Where products are of
-   float16, these parts have at most 128 products, and their sums are float16; totals are float32.
+   float16, these parts have at most 128 products, and their sums are float16; totals are float32. Products of bfloat16 are
+   added up in float32, those of two neighbouring input channels by one instruction; a last channel is alone.
 5. Padding costs neither a copy nor a test in the inner loop: kernel rows outside the image are left out by the
    bounds of the loop, and the few tiles that touch the left or right border are emitted on their own, each with
    the taps that exist. Long kernels have too many of both, and loops over taps (schedules/tiles/taps.py).
@@ -31,7 +32,18 @@ from tvm.script.ir_builder import tirx as T
 from .tiles import epilogue as ep
 from .tiles import lane
 from .tiles import taps as kernel_taps
-from .tiles.emit import Accumulators, HalfAccumulators, converted, loop, maybe_serial, prefetch, spread, vector, zero
+from .tiles.emit import (
+    Accumulators,
+    HalfAccumulators,
+    PairAccumulators,
+    converted,
+    loop,
+    maybe_serial,
+    prefetch,
+    spread,
+    vector,
+    zero,
+)
 from .tiles.first_taps import MaskedAccumulators
 from .tiles.layer_function import Operands, layer_function
 from .tiles.panel import panel_of
@@ -47,7 +59,8 @@ UNROLL_CHANNELS = 4
 # Products added up in a register before the sum moves to the total. Rounding errors grow with the number of terms
 # added one after the other: 25,088 of them lose a digit against ONNX Runtime, which also adds up in parts. The largest error over
 # the largest sum of 2,304 products of float16: 2e-3 in parts of 128, 3e-3 in parts of 256, 1e-2 in one.
-PARTIAL_TERMS = {"float32": 512, "float16": 128}
+PARTIAL_TERMS = {"float32": 512, "float16": 128, "bfloat16": 512}
+PAIR = 2  # products of bfloat16 that an instruction adds up
 
 # A loop of one or two steps over joined columns is unrolled by LLVM, which then loads this many vectors early.
 _EARLY_LOADS = 5
@@ -91,16 +104,19 @@ def _first_apart(low, high, apart: bool) -> list[tuple[tuple, bool]]:
 
 def sums_in_registers(spec: ConvSpec) -> bool:
     """Whether all products of an output may be added up one after the other: in float32, or few of float16."""
-    return spec.dtype == "float32" or spec.taps <= PARTIAL_TERMS[spec.dtype]
+    return spec.dtype != "float16" or spec.taps <= PARTIAL_TERMS[spec.dtype]
 
 
 class DirectEmitter:
     """Loops over tasks, rows and tiles; `_tile` emits a tile."""
 
+    multiplies_pairs = True  # of bfloat16, two input channels at a time
+
     def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int) -> None:
         assert not spec.pointwise or spec.batch == spec.height == 1, "a pointwise convolution is seen as one row"
         self.declared, self.spec, self.tile = declared, spec, tile
-        self.panel = panel_of(spec, tile.channels)
+        self.together = PAIR if self.multiplies_pairs and spec.dtype == "bfloat16" else 1
+        self.panel = panel_of(spec, tile.channels, self.together)
         self.pieces = pieces(tile.channels, vector_width)
         self.stores = pieces(min(tile.channels, self.panel.group_channels), vector_width)
         self.units = math.ceil(spec.out_width / tile.rows) if spec.pointwise else spec.out_height
@@ -186,7 +202,8 @@ class DirectEmitter:
     def _registers(self) -> tuple[Accumulators, Accumulators]:
         """Registers for sums, and for the total of long reductions."""
         kind = MaskedAccumulators if self.spec.first_taps else Accumulators
-        acc = (HalfAccumulators if self.spec.dtype == "float16" else kind)(self.tile.rows, self.pieces)
+        of_products = HalfAccumulators if self.spec.dtype == "float16" else PairAccumulators if self.together > 1 else kind
+        acc = of_products(self.tile.rows, self.pieces)
         return acc, kind(self.tile.rows, self.pieces) if self.spec.taps > self.most_terms else acc
 
     def begin(self, start: int, lanes: int) -> tirx.Expr:
@@ -362,7 +379,7 @@ class DirectEmitter:
     def _kernel_rows_in_parts(self, size: int) -> Iterator[tirx.Expr | int]:
         """A loop over the kernel rows that meet the image: each is a part of the sums, or several of few products of float16."""
         spec = self.spec
-        together = 1 if spec.dtype == "float32" else math.ceil(spec.kernel[0] / math.ceil(spec.taps / self.most_terms))
+        together = 1 if spec.dtype != "float16" else math.ceil(spec.kernel[0] / math.ceil(spec.taps / self.most_terms))
         if together == 1 or self._adds_columns or self.total is self.acc:
             with self._kernel_row() as kernel_row, self._part(size, not self._adds_columns):
                 yield kernel_row
@@ -377,7 +394,8 @@ class DirectEmitter:
         """Reduce over the input channels of one tap, in parts if there are many."""
         channels = self.spec.group_in
         parts = math.ceil(channels / self.most_terms) if self.total is not self.acc else 1
-        each = math.ceil(channels / (parts * self.tile.depth)) * self.tile.depth
+        unit = max(self.tile.depth, self.together)
+        each = math.ceil(channels / (parts * unit)) * unit
         if not self._adds_columns:
             self._reduce(kernel_row, kernel_column, column, reached, 0, channels)
             return
@@ -400,7 +418,9 @@ class DirectEmitter:
             return self._weights(tap + step * block + start, lanes)
 
         with self.of_present(kernel_column):
-            if self._unrolls_channels:
+            if self.together > 1:
+                self._add_pairs(pixel, tap, reached, count)
+            elif self._unrolls_channels:
                 for step in range(spec.group_in):
                     self.acc.accumulate(
                         reached,
@@ -411,6 +431,35 @@ class DirectEmitter:
                 depth = self.tile.depth  # parts of a long reduction are multiples of this
                 fetch = (lambda step: self.w.fetch_ahead(tap + step * block)) if self.fetches_weights else None
                 lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth, fetch=fetch)
+
+    def _add_pairs(self, pixel, tap, reached: list[int], count) -> None:
+        """Add the products of `count` channels, two at a time; the last of an odd number alone."""
+        spec, block, pair = self.spec, self.panel.block, self.together
+
+        def add(channel, given: int) -> None:
+            def left(row: int, start: int, lanes: int) -> tirx.Expr:
+                some = self.x[vector(pixel + (row * spec.stride[1] * spec.in_channels) + channel, given)]
+                if given == pair:
+                    return spread(tirx.reinterpret("int32", some), lanes)
+                return spread(tirx.Cast("int32", tirx.reinterpret("uint16", some)), lanes)
+
+            def right(start: int, lanes: int) -> tirx.Expr:
+                some = self.w.buffer[vector(tap + channel * block + pair * start, pair * lanes)]
+                return tirx.reinterpret("int32" if lanes == 1 else f"int32x{lanes}", some)
+
+            if self.fetches_weights:
+                self.w.fetch_ahead(tap + channel * block)
+            self.acc.accumulate(reached, left, right)
+
+        if self._unrolls_channels:
+            for channel in range(0, spec.group_in, pair):
+                add(channel, min(pair, spec.group_in - channel))
+            return
+        with T.serial(count // pair) as step:
+            add(step * pair, pair)
+        if spec.group_in % pair:
+            with maybe_serial(count // pair, (count + (pair - 1)) // pair) as step:
+                add(step * pair, 1)
 
     @contextmanager
     def of_present(self, kernel_column) -> Iterator[None]:
@@ -429,7 +478,8 @@ class DirectEmitter:
         self.acc.present = {}
 
     def _weights_at(self, kernel_row, kernel_column, channel):
-        position = (kernel_row * self.spec.kernel[1] + kernel_column) * self.spec.group_in
+        each = math.ceil(self.spec.group_in / self.together) * self.together
+        position = (kernel_row * self.spec.kernel[1] + kernel_column) * each
         return self.w.weights_at(self.panel_at, position, channel)
 
     def _weights(self, index, lanes: int) -> tirx.Expr:

@@ -18,12 +18,12 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .conv import DirectEmitter, as_row, sums_in_registers
-from .direct_work import float32_flops
+from .direct_work import float32_flops, with_products
 from .family import Candidate, Family
 from .row_bands import Bands, row_kernel
-from .tiles.emit import maybe_serial, vector
+from .tiles.emit import converted, maybe_serial, vector
 from .tiles.panel import panel_of
-from .tiles.spec import ConvSpec
+from .tiles.spec import ARITHMETIC, ConvSpec
 from .tiles.taps import Reach, Taps
 from .tiles.tile import Tile, VectorUnit
 from .tiles.trials import tiles
@@ -51,6 +51,8 @@ def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> t
 class ChannelEmitter(DirectEmitter):
     """The direct convolution's loops around another tile: channel i of the input meets channel i of the filter."""
 
+    multiplies_pairs = False
+
     def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int) -> None:
         super().__init__(declared, spec, tile, vector_width, threads)
         self.widens = widens_on_stack(spec, vector_width)
@@ -76,6 +78,10 @@ class ChannelEmitter(DirectEmitter):
                 value = self.w.weights(self.w.weights_at(self.panel_at, tap) + start, lanes)
                 T.buffer_store(self.wide[start], value, [vector(tap * lanes, lanes)])
 
+    def inputs(self, index, lanes: int) -> tirx.Expr:
+        """Neighbouring elements of the input, in the type of the sums."""
+        return converted(self.x[vector(index, lanes)], lanes, self.spec.dtype, self.acc.dtype)
+
     def weights(self, start: int, lanes: int, *taps, then: int = 0) -> tirx.Expr:
         """A vector of channels of the tap that comes `then` after the one whose number is the sum of `taps`."""
         if self.widens:
@@ -90,9 +96,9 @@ class ChannelEmitter(DirectEmitter):
             tap = kernel_row * spec.kernel[1], kernel_column
             self.acc.accumulate(
                 reached,
-                lambda row, start, lanes, pixel=pixel: self.x[
-                    vector(pixel + row * spec.stride[1] * spec.in_channels + start, lanes)
-                ],
+                lambda row, start, lanes, pixel=pixel: self.inputs(
+                    pixel + row * spec.stride[1] * spec.in_channels + start, lanes
+                ),
                 lambda start, lanes, tap=tap: self.weights(start, lanes, *tap),
             )
         self._store(column, size)
@@ -132,7 +138,8 @@ class ChannelEmitter(DirectEmitter):
 def _candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     rows = row_kernel(_BANDS, spec, unit.width, tile)
     code = lambda: kernel(spec, tile, unit.width, unit.threads)  # noqa: E731
-    return Candidate("depthwise", tile, panel_of(spec, tile.channels), 0, float32_flops(spec) * _SLOWDOWN, code, rows=rows)
+    work = float32_flops(with_products(spec)) * _SLOWDOWN
+    return Candidate("depthwise", tile, panel_of(spec, tile.channels), 0, work, code, rows=rows)
 
 
 def _eligible(spec: ConvSpec) -> bool:
@@ -160,4 +167,4 @@ def _most_rows(spec: ConvSpec, unit: VectorUnit) -> int:
 
 
 _BANDS = Bands(ConvSpec, kernel, "depthwise")
-FAMILY = Family("depthwise", ConvSpec, _candidates, _trials, dtypes=("float32", "float16"), bands=_BANDS)
+FAMILY = Family("depthwise", ConvSpec, _candidates, _trials, dtypes=tuple(ARITHMETIC), bands=_BANDS)

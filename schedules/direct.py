@@ -13,7 +13,7 @@ from .direct_work import direct_work
 from .family import DEEP, PRODUCTS, READING, Candidate, Family
 from .row_bands import Bands, row_kernel
 from .tiles.panel import WEIGHT_DTYPES, element_type, panel_of
-from .tiles.spec import ConvSpec
+from .tiles.spec import ARITHMETIC, ConvSpec
 from .tiles.tile import Tile, VectorUnit, choose
 from .tiles.trials import MOST_VECTORS, tiles
 
@@ -34,7 +34,7 @@ def candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     work = direct_work(spec)
     if tile.depth > 1 and spec.widens and element_type(spec.weights) in _WIDENING:
         work *= 1 + _WIDENING[element_type(spec.weights)] / tile.rows
-    panel = panel_of(spec, tile.channels)
+    panel = panel_of(spec, tile.channels, conv.PAIR if spec.dtype == "bfloat16" else 1)
     # Blocks that overlap compute some results twice.
     disjoint = panel.group_channels % panel.block == 0
     rows, name = row_kernel(_BANDS, spec, unit.width, tile), ("direct", "gemv")[_is_pixel(spec)]
@@ -55,7 +55,7 @@ def _candidates(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
     row_nbytes = spec.itemsize * spec.in_channels * spec.stride[1]
     tile = choose(
         tile_width(spec), spec.group_out, conv.unit_for(spec, unit), row_nbytes=row_nbytes,
-        weight_nbytes=WEIGHT_DTYPES[element_type(spec.weights)],
+        weight_nbytes=4 if spec.dtype == "bfloat16" else WEIGHT_DTYPES[element_type(spec.weights)],  # of pairs
     )  # fmt: skip
     if spec.pointwise and tile_width(spec) == 1:
         tile = one_pixel.with_less_padding(spec, tile, unit)
@@ -94,7 +94,7 @@ def _family(name: str, probed: ConvSpec, **more: object) -> Family:
         return lambda spec, unit: offer(spec, unit) if known(spec, unit) else ()
 
     probe = lambda unit: (probed, next(_candidates(probed, unit)))  # noqa: E731
-    return Family(name, ConvSpec, of(_candidates), of(_trials), dtypes=("float32", "float16"), probe=probe, **more)
+    return Family(name, ConvSpec, of(_candidates), of(_trials), dtypes=tuple(ARITHMETIC), probe=probe, **more)
 
 
 _BANDS = Bands(ConvSpec, conv.kernel, "direct")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 
 from .tiles.panel import nbytes_of
 from .tiles.spec import ConvSpec
@@ -19,6 +20,11 @@ _WEIGHT_FLOPS = 2.0
 def float32_flops(spec: ConvSpec) -> float:
     """Operations in float32 that take as long as the layer's: a register has more of narrower numbers."""
     return spec.flops * spec.itemsize / 4
+
+
+def with_products(spec: ConvSpec) -> ConvSpec:
+    """The layer whose products take as long as those of single channels of bfloat16: float32 ones."""
+    return replace(spec, dtype="float32") if spec.dtype == "bfloat16" else spec
 
 
 @functools.cache

@@ -20,12 +20,11 @@ from tvm.script.ir_builder import tirx as T
 
 from .conv import as_row, sums_in_registers
 from .depthwise import ChannelEmitter
-from .direct_work import direct_work, float32_flops
+from .direct_work import direct_work, float32_flops, with_products
 from .family import OTHER, Candidate, Family
 from .row_bands import Bands, row_kernel
-from .tiles.emit import vector
 from .tiles.panel import panel_of
-from .tiles.spec import ConvSpec
+from .tiles.spec import ARITHMETIC, ConvSpec
 from .tiles.taps import Taps
 from .tiles.tile import Tile, VectorUnit
 
@@ -70,7 +69,7 @@ class _Emitter(ChannelEmitter):
         inputs = self.spec.group_in
         for start, lanes in self.pieces:
             step = self.spec.stride[1] * self.spec.in_channels
-            pixels = {row: T.bind(self.x[vector(pixel + row * step + start, lanes)]) for row in reached}
+            pixels = {row: T.bind(self.inputs(pixel + row * step + start, lanes)) for row in reached}
             for i in range(inputs):
                 own = [lane // inputs * inputs + i for lane in range(lanes)]
                 weights = T.bind(self.weights(start, lanes, tap, then=i))
@@ -88,7 +87,8 @@ def _tile(spec: ConvSpec, unit: VectorUnit) -> Tile:
 def _candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     rows = row_kernel(_BANDS, spec, unit.width, tile)
     code = lambda: kernel(spec, tile, unit.width, unit.threads)  # noqa: E731
-    work = direct_work(spec) + float32_flops(spec) * (_SLOWDOWN - 1)
+    computed = with_products(spec)
+    work = direct_work(computed) + float32_flops(computed) * (_SLOWDOWN - 1)
     return Candidate("grouped", tile, panel_of(spec, tile.channels), 0, work, code, rows=rows)
 
 
@@ -104,4 +104,4 @@ def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
 
 
 _BANDS = Bands(ConvSpec, kernel, "grouped")
-FAMILY = Family("grouped", ConvSpec, _candidates, _trials, dtypes=("float32", "float16"), bands=_BANDS, group=OTHER)
+FAMILY = Family("grouped", ConvSpec, _candidates, _trials, dtypes=tuple(ARITHMETIC), bands=_BANDS, group=OTHER)

@@ -166,7 +166,7 @@ class _Emitter:
         rows += [self.stored.channel(at, i, lane, lanes) for i in range(panel.vectors)]
         if panel.scaled:
             rows.append(self.stored.factor(at, lane, lanes))
-        if panel.together > 1:
+        if panel.packs:
             rows += [self.stored.beginning(at, lane, lanes), spread(self.stored.offset(at), lanes)]
         for number, value in enumerate(rows):
             if panel.narrow:

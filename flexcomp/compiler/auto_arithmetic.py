@@ -2,10 +2,10 @@
 
 Products of 8 bits are the same on every machine, so the network is built for this one, with chosen layers in them.
 
-Few machines that build compute in float16. So the network is built for this machine in float32, with every value rounded that
-would be float16 on the board: weights of chosen layers, what goes in and comes out of them, and what stays narrow in between.
-Sums of layers get the error that sums in float16 may have (`passes/narrow_activations.py`). Outputs on calibration inputs are
-compared with those of the network without rounding.
+Few machines that build compute in a board's 16 bits. So the network is built for this machine in float32, with every value
+rounded that would be narrow on the board: weights of chosen layers, what goes in and comes out of them, and what stays narrow in
+between. Sums of layers get the error that sums in float16 may have (`passes/narrow_activations.py`). Outputs on calibration
+inputs are compared with those of the network without rounding.
 
 Each layer is tried alone. Then layers are taken together, those with least error for their work first, as many as stay within the
 error; errors of layers are taken to grow together, so their number is found by bisection. All that is kept was run.
@@ -35,13 +35,10 @@ from .calibration import Given, inputs_of
 from .weight_trial import Trial, asked_about, by_layer, require_telling
 from .weight_types import WeightTypes
 
-_HALF = "float16"
-_ROUNDED = VALUES_OF + _HALF
-
 
 @dataclass(frozen=True)
 class ChosenArithmetic:
-    """For all layers with weights, as passes ask for them, the type of these, and the error of float16; None: not tried."""
+    """For all layers with weights, as passes ask for them, the type of these, and the error of fewer bits; None: not tried."""
 
     types: tuple[str, ...]
     errors: tuple[float | None, ...]
@@ -126,24 +123,25 @@ class TypesOfLayers(WeightTypes):
 
 
 class TypesOfHalf(TypesOfLayers):
-    """Of arithmetic in float16."""
+    """Of arithmetic in a type of 16 bits."""
 
-    def __init__(self, evaluate: Evaluate, offered: Collection[str]) -> None:
-        super().__init__(None, evaluate, offered=offered, values_only=True, usual=_HALF)
-        self.kept = []
+    def __init__(self, evaluate: Evaluate, offered: Collection[str], half: str) -> None:
+        super().__init__(None, evaluate, offered=offered, values_only=True, usual=half)
+        self.kept, self._half = [], half
 
     def of(self, names: Sequence[str], weight: KeptWeight) -> str:
         self.kept.append(super().of(names, weight))
         return self.kept[-1]
 
     def tried(self, index: int) -> str:
-        return _ROUNDED if self.kept[index] == _ROUNDED else ""
+        rounded = VALUES_OF + self._half
+        return rounded if self.kept[index] == rounded else ""
 
     def wide(self, index: int) -> str:
         return "float32" if self.tried(index) else self.kept[index].removeprefix(VALUES_OF)
 
     def chosen(self, index: int) -> str:
-        return _HALF
+        return self._half
 
     def errors(self) -> list[float | None]:
         return [math.inf if kept == "float32" else None for kept in self.kept]

@@ -106,11 +106,11 @@ def build(
     for each layer the type with the fewest bytes, so that no output differs from the float32 network's by more than `max_error`
     of its largest element (None: 0.005) on the `calibration` inputs.
     `calibration`: arrays by input name, several such dicts, or an .npz file; None: random inputs with a fixed seed.
-    `arithmetic`: "float32"; "float16", on AArch64 with half precision: weights and activations are float16, and layers whose
-    weights have another type or do not fit compute in float32; "auto": float16 in as many layers as `max_error` allows on the
-    `calibration` inputs; "int8": layers with weights in blocks multiply activations that are rounded to 8 bits, on processors
-    with dot products of bytes, and with `max_error` or `calibration` only as far as these allow. Inputs and outputs keep their
-    types.
+    `arithmetic`: "float32"; "float16", on AArch64 with half precision, or "bfloat16", on x86-64 with AVX512_BF16: weights and
+    activations are of this type, and layers whose weights have another type or do not fit compute in float32; "auto": these 16
+    bits in as many layers as `max_error` allows on the `calibration` inputs; "int8": layers with weights in blocks multiply
+    activations that are rounded to 8 bits, on processors with dot products of bytes, and with `max_error` or `calibration` only
+    as far as these allow. Inputs and outputs keep their types.
     `tf32`: True multiplies on tensor cores of GPUs from sm_80 on. Operands are rounded to ten bits of mantissa; sums are float32.
     `store`: the forms of weights in the file. "once": the form of each layer's smallest kernel; loading prepares other forms.
     "prepared": the forms of all kernels in plans. "auto": as "once", with up to a quarter more bytes for second forms where
@@ -275,7 +275,7 @@ def types_of(
     offered = [kind for kind in WEIGHT_DTYPES if kind != "float16" or target.converts_float16]
     offered += [] if target.gpu else [INT4]
     if not options.measured:
-        usual = "float16" if target.computes_half else None
+        usual = target.half or None
         together = partial(byte_products.together, unit=target.vector_unit) if target.computes_bytes else lambda kept: ""
         return WeightTypes(options.types, on_weights, offered=offered, usual=usual, together=together), None
     chosen = _choose_types(imported, options, offered, report, cache, target)
@@ -285,7 +285,7 @@ def types_of(
 def _choose_types(
     imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool, target: CompileTarget
 ) -> Chosen | ChosenArithmetic:
-    """By errors on this machine: of weights alone, or of all that the target has in float16, or of activations in 8 bits."""
+    """By errors on this machine: of weights alone, or of all that the target has in 16 bits, or of activations in 8 bits."""
     rounded_for = target if options.arithmetic == "auto" else None
     lower, compiled = partial(lowered_here, imported, rounded_for=rounded_for), partial(compiled_here, imported.name, cache)
     on_weights = partial(evaluate, weights=imported.weights)
@@ -294,7 +294,7 @@ def _choose_types(
     if options.arithmetic == "int8":
         usual = TypesOfBytes(options.types, on_weights, offered, target.vector_unit)
     else:
-        usual = TypesOfHalf(on_weights, offered)
+        usual = TypesOfHalf(on_weights, offered, target.half)
     in_order = lambda types: TypesInOrder(types, on_weights, offered)  # noqa: E731
     return choose_arithmetic(lower, compiled, usual, in_order, options.calibration, options.max_error, report)
 

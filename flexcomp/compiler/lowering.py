@@ -42,13 +42,14 @@ def fuse_layers(
     types: WeightTypes,
     rounded_for: CompileTarget | None = None,
 ) -> tvm.IRModule:
-    """Layers without kernels; with `rounded_for` in float32, rounded where that target would have float16."""
+    """Layers without kernels; with `rounded_for` in float32, rounded where that target would have 16 bits."""
     report("passes", 0, 1)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
     simple = pipeline.run(simple, pipeline.transformers(target.machine, on_weights, types.of, measured), "transformers")
-    if (rounded_for or target).computes_half and counts_in_floats(simple["main"]):
-        raise InputError("arithmetic='float16' is not for quantised networks, whose sums need more bits: leave arithmetic out")
+    half = (rounded_for or target).half
+    if half and counts_in_floats(simple["main"]):
+        raise InputError(f"arithmetic={half!r} is not for quantised networks, whose sums need more bits: leave arithmetic out")
     fused = pipeline.run(simple, pipeline.fuse(target.machine, types.of, rounded_for and rounded_for.machine), "fuse")
     types.require_granted()
     return fused

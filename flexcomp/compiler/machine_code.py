@@ -20,10 +20,10 @@ from tvm import ir, s_tir, tirx
 from tvm.tirx.compilation_pipeline import finalize_device_passes, finalize_host_passes, register_tir_pipeline
 
 from flexcomp.device import CompileTarget
-from flexcomp.passes import AlignStack, HideValues, ShowValues, align_stack, hide_values
+from flexcomp.passes import AlignStack, HideValues, LowerBFloat16, ShowValues, align_stack, hide_values, lower_bfloat16
 from flexcomp.passes import attributes as names
 from flexcomp.program import Layer, TensorType, signature
-from flexcomp.schedules.tiles import emit
+from flexcomp.schedules.tiles import bfloat16, emit
 
 from . import c_code
 
@@ -32,13 +32,14 @@ _CONFIG = {
     # LLVM finds common subexpressions itself; TVM's search takes most of the time on unrolled transforms.
     "tirx.disable_cse_tir": True,
 }
-_PIPELINE = "flexcomp"
+_BFLOAT16 = "avx512_bf16"
+_PIPELINE, _WITH_BFLOAT16 = "flexcomp", f"flexcomp_{_BFLOAT16}"
 # Held while LLVM is at work, whose locks a process that is forked meanwhile would find taken for ever.
 COMPILING = threading.Lock()
 # Characters of a family in a kernel's name: TVM names fused operators after all of them, and objects are files.
 _MOST_OF_NAME = 48
 # What makes machine code of a PrimFunc.
-_MAKERS = tuple(map(Path, (__file__, *map(inspect.getfile, (align_stack, hide_values, emit)))))
+_MAKERS = tuple(map(Path, (__file__, *map(inspect.getfile, (align_stack, bfloat16, hide_values, lower_bfloat16, emit)))))
 
 
 def signature_of(kernel: tirx.PrimFunc) -> str:
@@ -119,7 +120,8 @@ def compile_module(functions: Mapping[str, tirx.PrimFunc], target: CompileTarget
     named = {symbol: func.with_attr("global_symbol", symbol) for symbol, func in functions.items()}
     with COMPILING, tvm.transform.PassContext(config=_CONFIG):
         aligned = AlignStack(4 * target.vector_width)(tvm.IRModule(named))
-        return tvm.tirx.build(aligned, target=target.tvm_target, pipeline=_PIPELINE)
+        pipeline = _WITH_BFLOAT16 if _BFLOAT16 in target.features else _PIPELINE
+        return tvm.tirx.build(aligned, target=target.tvm_target, pipeline=pipeline)
 
 
 def compile_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget) -> bytes:
@@ -152,10 +154,10 @@ def static_library(symbol: str, code: bytes, folder: Path) -> tvm.runtime.Module
     return tvm.runtime.load_static_library(str(path), [symbol])
 
 
-def _pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
+def _pipeline(has_bfloat16: bool) -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
     @tvm.transform.module_pass(opt_level=0, name="flexcomp")
     def lower(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        return tvm.transform.Sequential([HideValues(), *_passes(*_needs(mod))])(mod)
+        return tvm.transform.Sequential([HideValues(), *_passes(*_needs(mod), has_bfloat16)])(mod)
 
     def finalize() -> tvm.transform.Pass:
         return tvm.transform.Sequential([finalize_host_passes(), ShowValues()])
@@ -163,7 +165,7 @@ def _pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.P
     return lower, finalize, finalize_device_passes
 
 
-def _passes(has_blocks: bool, is_foreign: bool) -> list[tvm.transform.Pass]:
+def _passes(has_blocks: bool, is_foreign: bool, has_bfloat16: bool) -> list[tvm.transform.Pass]:
     """Of TVM's passes those that change a kernel's machine code for the better: each visits the whole kernel, and all together
     take as long as LLVM.
     """
@@ -181,10 +183,11 @@ def _passes(has_blocks: bool, is_foreign: bool) -> list[tvm.transform.Pass]:
         s_tir.transform.AnnotateIrregularLoop(),
         s_tir.transform.LowerOpaqueBlock(),
         tirx.transform.FlattenBuffer(),
-        tirx.transform.BF16ComputeLegalize(),
         *[tirx.transform.NarrowDataType(32)] * is_foreign,
         s_tir.transform.LoopPartition(),
         tirx.transform.VectorizeLoop(True),
+        *[LowerBFloat16()] * has_bfloat16,
+        tirx.transform.BF16ComputeLegalize(),
         tirx.transform.StorageRewrite(),
         *[s_tir.transform.HoistIfThenElse()] * is_foreign,
         tirx.transform.UnrollLoop(),
@@ -240,4 +243,5 @@ def _written(kernel: tirx.PrimFunc) -> set[ir.Var]:
     return written
 
 
-register_tir_pipeline(_PIPELINE, _pipeline)
+register_tir_pipeline(_PIPELINE, lambda: _pipeline(False))
+register_tir_pipeline(_WITH_BFLOAT16, lambda: _pipeline(True))

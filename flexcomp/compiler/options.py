@@ -16,7 +16,7 @@ from flexcomp.runtime import Budget
 
 from .auto_weights import checked_max_error
 from .calibration import Given, read_inputs
-from .known import ARITHMETICS, DEFAULT_ARITHMETIC, DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
+from .known import ARITHMETICS, DEFAULT_ARITHMETIC, DEFAULT_MAX_ERROR, DEFAULT_STORE, HALVES, KERNELS, STORES
 from .padding import checked_pad
 from .shapes import DeclaredShape, declared_shapes
 from .state import checked_state
@@ -74,7 +74,7 @@ class Weights:
             object.__setattr__(self, "max_error", checked_max_error(most))
         object.__setattr__(self, "calibration", read_inputs(self.calibration))
         checked_name(self.store, STORES, "store")
-        if self.arithmetic in ("float16", "auto"):
+        if self.arithmetic in (*HALVES, "auto"):
             self._require_half()
         if self.arithmetic == "int8" and self.types == "auto":
             raise InputError("weights='auto' measures errors in float32, without those of arithmetic='int8': give one of the two")
@@ -86,13 +86,15 @@ class Weights:
         return "auto" in (self.types, self.arithmetic) or (self.arithmetic == "int8" and given)
 
     def _require_half(self) -> None:
-        """InputError for types that are not multiplied in float16."""
+        """InputError for types that are not multiplied in 16 bits."""
         if self.arithmetic == "auto" and self.types is not None:
             raise InputError("arithmetic='auto' chooses the types of weights, too: leave weights out")
-        if isinstance(self.types, str) and self.types != "float16":
+        if isinstance(self.types, str) and self.types != self.arithmetic:
+            half = self.arithmetic
             raise InputError(
-                f"arithmetic='float16' multiplies weights of float16, not {self.types!r}: leave weights out, or give types by "
-                "patterns, such as weights={'*': 'float16', '/head/*': 'float32'}, of which float32 ones are computed in float32"
+                f"arithmetic={half!r} multiplies weights of {half}, not {self.types!r}: leave weights out, or give types by "
+                f"patterns, such as weights={{'*': {half!r}, '/head/*': 'float32'}}, of which float32 ones are computed in "
+                "float32"
             )
 
 

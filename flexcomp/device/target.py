@@ -62,6 +62,33 @@ _DOTS = (
     ("x86", 8, "vpmaddwd", {"avx2"}),
     ("aarch64", 4, "sdot", {"asimddp"}),
 )
+
+
+@dataclass(frozen=True)
+class _Half:
+    """A type of 16 bits, and the processors whose kernels compute in it."""
+
+    dtype: str
+    arch: str
+    feature: str  # as /proc/cpuinfo names it
+    machines: str
+    needs: str
+    cores: str
+
+
+_HALVES_BY_TYPE = {
+    half.dtype: half
+    for half in (
+        _Half(
+            "float16", "aarch64", "asimdhp", "AArch64", "half precision (+fullfp16)",
+            "-mcpu=cortex-a55 or cortex-a76, or -mattr=+fullfp16",
+        ),
+        _Half(
+            "bfloat16", "x86", "avx512_bf16", "x86-64", "AVX512_BF16 (+avx512bf16)",
+            "-mcpu=znver4, znver5, cooperlake or sapphirerapids",
+        ),
+    )
+}  # fmt: skip
 # Sums in flight where the CPU is not known: as many as the widest of AArch64 wants.
 _INDEPENDENT_FMAS = 16
 # Multiply-adds a cycle of the slowest cores whose tbl is as fast: that of A72 takes three slots of its two pipes.
@@ -81,7 +108,7 @@ class CompileTarget:
     num_cores: int  # cores of the device; 1 where the target does not say
     preset: Preset | None = None  # of a device given by name
     gpu: Architecture | None = None  # computes, if given; all else describes its host's CPU
-    computes_half: bool = False  # kernels may compute in float16
+    half: str = ""  # the type of 16 bits that kernels may compute in: float16, bfloat16, or none
     computes_bytes: bool = False  # kernels may multiply weights in blocks by activations in 8 bits
 
     @property
@@ -112,13 +139,13 @@ class CompileTarget:
             spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
             return VectorUnit(
                 self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots,
-                looks_up=self.vector_width == 16,
+                looks_up=self.vector_width == 16, half=self.half,
             )  # fmt: skip
         core = CORES.get(self.tvm_target.attrs.get("mcpu"))
         fmas = core.independent_fmas if core else _INDEPENDENT_FMAS
         return VectorUnit(
             self.vector_width, self.vector_registers, by_lane=True, independent_fmas=fmas, dots=self._dots,
-            looks_up=core is None or core.fmas >= _LOOKS_UP_FROM, computes_half=self.computes_half,
+            looks_up=core is None or core.fmas >= _LOOKS_UP_FROM, half=self.half,
             matrix_dots="i8mm" in self.features,
         )  # fmt: skip
 
@@ -181,19 +208,26 @@ def with_arithmetic(target: CompileTarget, arithmetic: str) -> CompileTarget:
     """A target whose kernels may compute in a type, as `build` takes it. Raises InputError where none can."""
     if arithmetic == "float32":
         return target
-    return _with_bytes(target) if arithmetic == "int8" else _with_float16(target)
+    if arithmetic == "int8":
+        return _with_bytes(target)
+    return _with_half(target, _half_of(target) if arithmetic == "auto" else _HALVES_BY_TYPE[arithmetic])
 
 
-def _with_float16(target: CompileTarget) -> CompileTarget:
-    if target.gpu or target.arch != "aarch64":
+def _half_of(target: CompileTarget) -> _Half:
+    """The type of 16 bits for an architecture; that of AArch64 where there is none."""
+    return next((half for half in _HALVES_BY_TYPE.values() if half.arch == target.arch), _HALVES_BY_TYPE["float16"])
+
+
+def _with_half(target: CompileTarget, half: _Half) -> CompileTarget:
+    if target.gpu or target.arch != half.arch:
         who = "a GPU computes" if target.gpu else f"{target.arch} computes"
-        raise InputError(f"arithmetic='float16' is for AArch64, and {who} ({target}): leave arithmetic at 'float32'")
-    if "asimdhp" not in target.features:
+        raise InputError(f"arithmetic={half.dtype!r} is for {half.machines}, and {who} ({target}): leave arithmetic at 'float32'")
+    if half.feature not in target.features:
         raise InputError(
-            f"arithmetic='float16' needs half precision (+fullfp16), which the target lacks ({target}): leave arithmetic at "
-            "'float32', or name a core that has it, such as -mcpu=cortex-a55 or cortex-a76, or -mattr=+fullfp16"
+            f"arithmetic={half.dtype!r} needs {half.needs}, which the target lacks ({target}): leave arithmetic at 'float32', or "
+            f"name a core that has it, such as {half.cores}"
         )
-    return replace(target, computes_half=True)
+    return replace(target, half=half.dtype)
 
 
 def _with_bytes(target: CompileTarget) -> CompileTarget:

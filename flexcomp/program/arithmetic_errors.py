@@ -1,12 +1,12 @@
-"""The errors of layers computed in float16, where these decided which ones are: a record in the library, and its reading.
+"""The errors of layers computed in 16 bits, where these decided which ones are: a record in the library, and its reading.
 
 The record is the program's metadata "arithmetic", a JSON object, unknown to the runtime:
 
     {"error": 0.0031,                of the outputs, all layers as they are computed
      "max_error": 0.005,             which was asked for
      "layers": [0.002, "range", null, …]}
-                                     per layer of the program the error if it alone is computed in float16; "range": its
-                                     weights or values leave float16's range; null: it has no weights, or was not tried
+                                     per layer of the program the error if it alone is computed in 16 bits; "range": its
+                                     weights or values leave the range; null: it has no weights, or was not tried
 
 Errors are parts of the largest output, on the calibration inputs.
 """
@@ -25,7 +25,7 @@ from .program import Layer, Program
 
 KEY = "arithmetic"
 _RANGE = "range"
-_COMPUTED = re.compile(r", computed in (float16|int8)$")  # as schedules/tiles/spec.py describes such a layer
+_COMPUTED = re.compile(r", computed in (b?float16|int8)$")  # as schedules/tiles/spec.py describes such a layer
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def read(program: Program) -> ArithmeticErrors | None:
 
 
 def computed_in(layer: Layer) -> str | None:
-    """What a layer with weights multiplies: "float16", "int8" in blocks, or "float32"; None without weights."""
+    """What a layer with weights multiplies: "float16", "bfloat16", "int8" in blocks, or "float32"; None without weights."""
     if layer.weights is None:
         return None
     found = _COMPUTED.search(layer.description)

@@ -88,7 +88,7 @@ def _weights(layer: dict) -> str:
     lines = [kib(layer["weights_bytes"])] + ([kind] if kind in _NARROW or half is not None else [])
     if half is not None:
         error = half if isinstance(half, str) else f"{half:.1e}"
-        is_chosen = kind == "float16" or layer["arithmetic"] == "int8"
+        is_chosen = kind in ("float16", "bfloat16") or layer["arithmetic"] == "int8"
         return "\n".join([*lines, error if is_chosen else f"({error})"])  # in brackets what was avoided
     return "\n".join(lines + ([f"{errors[kind]:.1e}"] if errors.get(kind) else []))
 

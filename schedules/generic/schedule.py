@@ -47,7 +47,7 @@ class Target(Protocol):
     vector_width: int  # floats
     vector_registers: int
     num_cores: int
-    computes_half: bool
+    half: str  # the type of 16 bits that kernels compute in; empty: none
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _by_stages(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     arguments = [*func.params, *kept]
     flat = {buffer: _flat(buffer) for buffer in arguments}
     declared = [tirx.stmt.DeclBuffer(view, data=tirx.buffer.buffer_data(buffer)) for buffer, view in flat.items()]
-    machine = nests.Machine(target.vector_width, target.vector_registers, target.num_cores, target.computes_half)
+    machine = nests.Machine(target.vector_width, target.vector_registers, target.num_cores, target.half)
     loops = [nests.emit(stage, flat, machine) for stage in merged]
     body = tirx.SeqStmt([*declared, *loops])
     result = tirx.PrimFunc(arguments, body, func.ret_type, func.attrs)

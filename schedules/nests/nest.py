@@ -22,7 +22,7 @@ class Machine:
     lanes: int  # floats in a vector
     registers: int  # vector registers
     cores: int
-    has_half: bool = False  # conversions between float16 and float32 are instructions
+    half: str = ""  # the type of 16 bits that instructions convert to float32, if any
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def conditions(expr: ir.Expr) -> list[ir.Expr]:
 def has_wide_types(nest: Nest, machine: Machine) -> bool:
     """Whether only numbers are read and written that vectors hold as they are: others are left to LLVM's own vectoriser."""
     types = {nest.buffer.dtype} | {load.ty.dtype for expr in nest.expressions for load in loads(expr)}
-    known = ("float32", "int32", "float64", "int64", "uint32", *(["float16"] if machine.has_half else []))
+    known = ("float32", "int32", "float64", "int64", "uint32", *([machine.half] if machine.half else []))
     return all(dtype in known for dtype in types)
 
 

@@ -1,4 +1,4 @@
-"""Kernels that compute in float32, on tensors of float16: each load is widened, each store narrowed.
+"""Kernels that compute in float32, on tensors of float16 or bfloat16: each load is widened, each store narrowed.
 
 y[i] = x[i] * s[i]   →   y[i] = float16(float32(x[i]) * s[i])          x and y narrow
 """
@@ -10,11 +10,11 @@ from collections.abc import Collection
 import tvm_ffi
 from tvm import ir, tirx
 
-_HALF, _FLOAT = "float16", "float32"
+_FLOAT = "float32"
 
 
-def with_half_storage(kernel: tirx.PrimFunc, positions: Collection[int]) -> tirx.PrimFunc | None:
-    """The kernel whose float32 parameters at these positions are float16, and so are its views of them.
+def with_half_storage(kernel: tirx.PrimFunc, positions: Collection[int], half: str) -> tirx.PrimFunc | None:
+    """The kernel whose float32 parameters at these positions are of type `half`, and so are its views of them.
 
     None if the kernel needs their addresses, or uses them otherwise than by loads and stores.
     """
@@ -23,7 +23,7 @@ def with_half_storage(kernel: tirx.PrimFunc, positions: Collection[int]) -> tirx
     for position in positions:
         param = params[position]
         assert str(param.dtype) == _FLOAT, f"parameter {position} is {param.dtype}"
-        params[position] = narrow[param] = tirx.decl_buffer(param.shape, _HALF, name=param.name)
+        params[position] = narrow[param] = tirx.decl_buffer(param.shape, half, name=param.name)
     views: list[tirx.stmt.DeclBuffer] = []
     calls: list[ir.Call] = []
     tvm_ffi.structural_walk(kernel.body, [(tirx.stmt.DeclBuffer, views.append), (ir.Call, calls.append)])
@@ -32,7 +32,7 @@ def with_half_storage(kernel: tirx.PrimFunc, positions: Collection[int]) -> tirx
     memory = dict(narrow)
     for view in views:
         if _memory_of(view) in memory:
-            narrow[view.buffer] = tirx.decl_buffer(view.buffer.shape, _HALF, name=view.buffer.name)
+            narrow[view.buffer] = tirx.decl_buffer(view.buffer.shape, half, name=view.buffer.name)
 
     def declared(node: tirx.stmt.DeclBuffer) -> tirx.Stmt:
         if node.buffer not in narrow:
@@ -48,7 +48,7 @@ def with_half_storage(kernel: tirx.PrimFunc, positions: Collection[int]) -> tirx
         if node.buffer not in narrow:
             return node
         lanes = node.value.ty.dtype.lanes
-        value = tirx.Cast(_HALF if lanes == 1 else f"{_HALF}x{lanes}", node.value)
+        value = tirx.Cast(half if lanes == 1 else f"{half}x{lanes}", node.value)
         return tirx.BufferStore(narrow[node.buffer], value, node.indices)
 
     handlers = [(tirx.stmt.DeclBuffer, declared), (ir.TensorLoad, load), (tirx.BufferStore, store)]

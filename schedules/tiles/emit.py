@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from . import bfloat16
+
 # Work below which other threads cost more than is gained: a launch takes some microseconds.
 PARALLEL_FLOPS = 400_000
 CACHE_LINE = 16  # floats
@@ -147,6 +149,13 @@ class Accumulators:
 
     def get(self, row: int, start: int, lanes: int) -> tirx.Expr:
         return self._rows[row][vector(start, lanes)]
+
+
+class PairAccumulators(Accumulators):
+    """A register tile of float32. Factors are lanes of int32, each a pair of bfloat16."""
+
+    def add_product(self, row: int, start: int, lanes: int, left: tirx.Expr, right: tirx.Expr) -> None:
+        self.assign_to(row, start, lanes, bfloat16.dot(self.get(row, start, lanes), left, right, lanes))
 
 
 class HalfAccumulators(Accumulators):

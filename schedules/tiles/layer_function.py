@@ -72,6 +72,7 @@ def layer_function(
 
 
 def reader(panel: Panel, buffer: tirx.Buffer, dtype: str = "float32") -> PanelReader:
-    """The reader of a panel's blocks, for products of a type."""
+    """The reader of a panel's blocks, for products of a type; those of bfloat16 that are not in pairs are of float32."""
     form = panel.in_blocks
+    dtype = "float32" if dtype == "bfloat16" else dtype
     return BlocksReader(panel, form, buffer) if form else PanelReader(panel, buffer, dtype)

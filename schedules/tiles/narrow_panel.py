@@ -30,13 +30,15 @@ class OutOfRangeError(ValueError):
 
 
 def pack_together(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int, together: int, offset: int) -> np.ndarray:
-    """As `pack`, for products of `together` taps at a time with inputs that are packed less `offset`."""
+    """As `pack`, for products of `together` taps at a time; of integers, with inputs that are packed less `offset`."""
     narrow, scale = _narrowed(taps, dtype, axis=1)
     blocks, count, block = taps.shape
-    begin = np.int32(offset) * narrow.sum(axis=1, keepdims=True, dtype=np.int32)
-    less = np.full((blocks, 1, block), offset, np.float32)
+    if scale is not None:
+        begin = np.int32(offset) * narrow.sum(axis=1, keepdims=True, dtype=np.int32)
+        less = np.full((blocks, 1, block), offset, np.float32)
+        head = np.concatenate([head, scale, begin.view(np.float32), less], axis=1)
     lanes = narrow.reshape(blocks, count // together, together, block).swapaxes(2, 3)
-    return _panel(np.concatenate([head, scale, begin.view(np.float32), less], axis=1), lanes.reshape(taps.shape), rows)
+    return _panel(head, lanes.reshape(taps.shape), rows)
 
 
 def pack(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int) -> np.ndarray:

@@ -10,8 +10,9 @@ A panel of a narrow type begins with all its float32 rows, as bits, and has noth
                               weights                                                     the narrow type, [taps, block]
                               zero padding
 
-Where a kernel multiplies `together` taps of a lane at once, these are neighbours, [taps / together, block, together], and two
-more rows of 32 bits precede the weights: the start of the sums, int32, and the offset subtracted from packed inputs.
+Where a kernel multiplies `together` taps of a lane at once, these are neighbours, [taps / together, block, together]; for
+integers, two more rows of 32 bits precede the weights: the start of the sums, int32, and the offset subtracted from packed
+inputs.
 
 Weights in blocks of inputs have a panel of their own (`blocks.py`).
 
@@ -82,9 +83,14 @@ class Panel:
         return is_scaled(self.kept)
 
     @property
+    def packs(self) -> bool:
+        """Whether inputs are packed as integers."""
+        return self.together > 1 and self.dtype == "int8"
+
+    @property
     def head(self) -> int:
         """Rows of float32 in front of the weights."""
-        return 1 + self.vectors + self.scaled + 2 * (self.together > 1) if self.narrow else 1
+        return 1 + self.vectors + self.scaled + 2 * self.packs if self.narrow else 1
 
     @property
     def first_tap(self) -> int:
@@ -133,8 +139,11 @@ def is_scaled(kept: str) -> bool:
     return kept in ("int8", SCALED_BFLOAT16)
 
 
-def panel_of(spec: ConvSpec, block: int) -> Panel:
-    """The panel of a convolution for blocks of `block` channels, of one group or, if larger than a group, of several."""
-    if block > spec.group_out:
-        return Panel(1, spec.out_channels, block, spec.taps, spec.channel_vectors, spec.weights)
-    return Panel(spec.groups, spec.group_out, block, spec.taps, spec.channel_vectors, spec.weights)
+def panel_of(spec: ConvSpec, block: int, together: int = 1) -> Panel:
+    """The panel of a convolution for blocks of `block` channels, of one group or, if larger than a group, of several.
+
+    Of each tap of the kernel, `together` input channels are neighbours, the last ones maybe with zeros.
+    """
+    taps = math.prod(spec.kernel) * math.ceil(spec.group_in / together) * together
+    groups, channels = (1, spec.out_channels) if block > spec.group_out else (spec.groups, spec.group_out)
+    return Panel(groups, channels, block, taps, spec.channel_vectors, spec.weights, together)

@@ -12,7 +12,7 @@ from .first_taps import FirstTaps
 from .place import Place
 
 # Element types of activations that kernels multiply, and their bytes.
-ARITHMETIC = {"float32": 4, "float16": 2}
+ARITHMETIC = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ class VectorUnit:
     dots: str = ""  # the instruction that adds products of integers to each lane: one of DOTS in schedules/tiles/dot.py
     matrix_dots: bool = False  # smmla adds products of two rows and two channels of 8 bits
     looks_up: bool = False  # a look-up in a register (vpermps of AVX-512, tbl) takes no longer than a multiply-add
-    computes_half: bool = False  # kernels may compute in float16
+    half: str = ""  # the type of 16 bits that kernels may compute in: float16, bfloat16, or none
     most_rows: int = 64  # of a tile
 
     def of(self, dtype: str) -> VectorUnit:
-        """The unit for kernels that compute in an element type: a register has more of the narrower ones."""
-        if dtype == "float32":
+        """The unit for kernels with sums of an element type, or of float32 where those of bfloat16 are."""
+        if dtype != "float16":
             return self
         width = self.width * 4 // ARITHMETIC[dtype]
         return replace(self, width=width, registers=self.registers - _SPARE_FOR_HALF, most_rows=_MOST_ROWS_IN_HALF)

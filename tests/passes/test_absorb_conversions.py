@@ -13,7 +13,7 @@ from flexcomp.passes.ir import bindings, dtype, operator
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 NEON = VectorUnit(4, 32, by_lane=True)
-HALF = replace(NEON, computes_half=True)
+HALF = replace(NEON, half="float16")
 SHAPE = (6, 40)
 
 

@@ -15,7 +15,7 @@ from flexcomp.passes.layers import is_layer
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 NEON = VectorUnit(4, 32, by_lane=True)
-HALF = replace(NEON, computes_half=True)
+HALF = replace(NEON, half="float16")
 IMAGE, FILTERS = (1, 8, 8, 16), (16, 3, 3, 16)
 
 

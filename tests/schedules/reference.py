@@ -43,6 +43,8 @@ def pack(
     if transform is not None and not transform.of_blocks:
         w, transform = transform.apply(w), None
     if panel.narrow:
+        if panel.together > 1 and not panel.packs:  # neighbouring channels
+            w = np.pad(w, [(0, 0)] * 3 + [(0, -w.shape[3] % panel.together)])
         taps = w.reshape(len(bias), -1)[lanes].transpose(0, 2, 1)
         head = np.stack([v[lanes] for v in (bias, *vectors)], axis=1)
         if panel.together > 1:

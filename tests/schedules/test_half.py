@@ -1,15 +1,18 @@
-"""Kernels of float16 against NumPy: random shapes, slices and epilogues, and the rounding of long sums.
+"""Kernels of float16 and of bfloat16 against NumPy: random shapes, slices and epilogues, and the rounding of long sums.
 
-Compiled for x86-64, which widens each operand and rounds each product and each sum, where AArch64 rounds once for both.
+Those of float16 are compiled for x86-64, which widens each operand and rounds each product and each sum, where AArch64 rounds
+once for both. Those of bfloat16 run where the processor has AVX512_BF16.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+from flexcomp.device import resolve_target
 from flexcomp.schedules import conv
 from flexcomp.schedules.registry import candidates, space
 from flexcomp.schedules.tiles import taps as kernel_taps
@@ -17,48 +20,60 @@ from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .convolutions import EPILOGUES, specs
-from .kernels import call, library
+from .kernels import TARGET, call, library
 from .reference import conv2d, in_two_slices, pack
 
-UNIT = VectorUnit(4, 32, by_lane=True, computes_half=True)
-ERROR = 5e-3  # of the largest sum: sums of 128 products, and results, have 11 bits
+HERE = resolve_target("native")
+UNITS = {"float16": VectorUnit(4, 32, by_lane=True, half="float16"), "bfloat16": VectorUnit(16, 32, half="bfloat16")}
+UNIT = UNITS["float16"]
+TARGETS = {"float16": TARGET, "bfloat16": HERE}
+TYPES = {"float16": np.dtype("f2"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+ERROR = {"float16": 5e-3, "bfloat16": 8e-3}  # of the largest sum: sums of 128 products, and results, have 11 bits, others 8
+KINDS = [
+    "float16",
+    pytest.param("bfloat16", marks=pytest.mark.skipif("avx512_bf16" not in HERE.features, reason="needs AVX512_BF16")),
+]
 
 
-def half(spec: ConvSpec) -> ConvSpec:
-    return replace(spec, dtype="float16", weights="float16")
+def half(spec: ConvSpec, kind: str = "float16") -> ConvSpec:
+    return replace(spec, dtype=kind, weights=kind)
 
 
-def check(drawn: list[ConvSpec], error: float = ERROR) -> set[str]:
+def check(drawn: list[ConvSpec], kind: str = "float16", error: float | None = None) -> set[str]:
     """The families whose kernels agree with NumPy, in two slices each."""
-    cases = [(spec, candidate) for spec in drawn for candidate in candidates(spec, UNIT)]
-    compiled = library({f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)})
+    of, error = TYPES[kind], error or ERROR[kind]
+    cases = [(spec, candidate) for spec in (half(one, kind) for one in drawn) for candidate in candidates(spec, UNITS[kind])]
+    compiled = library({f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}, TARGETS[kind])
     rng = np.random.default_rng(1)
     for i, (spec, candidate) in enumerate(cases):
-        x = rng.standard_normal((spec.batch, spec.height, spec.width, spec.in_channels)).astype("f2")
-        w = (rng.standard_normal((spec.out_channels, *spec.kernel, spec.group_in)) / spec.taps**0.5).astype("f2").astype("f4")
+        x = rng.standard_normal((spec.batch, spec.height, spec.width, spec.in_channels)).astype(of)
+        w = (rng.standard_normal((spec.out_channels, *spec.kernel, spec.group_in)) / spec.taps**0.5).astype(of).astype("f4")
         bias, vector = (rng.standard_normal(spec.out_channels).astype("f4") for _ in range(2))
-        tensors = [rng.standard_normal(spec.out_shape).astype("f2") for _ in range(spec.tensors)]
+        tensors = [rng.standard_normal(spec.out_shape).astype(of) for _ in range(spec.tensors)]
         tensor = tensors[0].astype("f4") if tensors else 0
-        sums = conv2d(spec, x, w, bias)
+        sums = conv2d(spec, x.astype("f4"), w, bias)
         wanted = EPILOGUES[spec.epilogue](sums, tensor, vector)
         packed = pack(candidate.panel, w, bias, [vector] * spec.channel_vectors)
-        found = np.full(spec.out_shape, np.nan, "f2")
+        found = np.full(spec.out_shape, np.nan, "f4")
         for first, count, given in in_two_slices(packed, len(packed) // 2, np.nan):
-            result = call(compiled[f"kernel_{i}"], x, *tensors, given, first, count, out=spec.out_shape, dtype="float16")
+            result = call(compiled[f"kernel_{i}"], x, *tensors, given, first, count, out=spec.out_shape, dtype=kind)
+            result = np.where(result == -77, np.nan, result.astype("f4"))
             found = np.where(np.isnan(found), result, found)
         np.testing.assert_allclose(found, wanted, atol=error * abs(sums).max(), err_msg=f"{spec} {candidate}")
     return {candidate.family for _, candidate in cases}
 
 
-@pytest.mark.parametrize("kind", ["conv", "depthwise", "grouped", "dense"])
-def test_random_shapes_and_slices(kind):
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layer", ["conv", "depthwise", "grouped", "dense"])
+def test_random_shapes_and_slices(layer, kind):
     families = {"conv": {"direct"}, "depthwise": {"depthwise"}, "grouped": {"grouped"}, "dense": {"direct"}}
-    assert families[kind] <= check(list(map(half, specs(kind, 8))))
+    assert families[layer] <= check(specs(layer, 8), kind)
 
 
-def test_taps_in_loops(monkeypatch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_taps_in_loops(kind, monkeypatch):
     monkeypatch.setattr(kernel_taps, "MOST_UNROLLED", 0)
-    check([half(spec) for spec in specs("conv", 6)])
+    check(specs("conv", 6), kind)
 
 
 # Sums of a row of taps, of a tap in parts, of several rows together, and of one pixel.
@@ -68,15 +83,29 @@ LONG = [
 ]  # fmt: skip
 
 
-def test_long_sums():
-    assert check(list(map(half, LONG)), error=2e-3) == {"direct", "gemv"}
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_sums(kind):
+    assert check(LONG, kind, {"float16": 2e-3, "bfloat16": 5e-3}[kind]) == {"direct", "gemv"}
+
+
+@pytest.mark.skipif("avx512_bf16" not in HERE.features, reason="needs AVX512_BF16")
+def test_an_odd_channel_is_multiplied_alone():
+    """What lies behind it, as the next pixel or after the tensor, is not."""
+    spec = half(ConvSpec(1, 1, 5, 1031, 24), "bfloat16")
+    candidate = candidates(spec, UNITS["bfloat16"])[0]
+    x = np.zeros((1, 1, 5, 1031), ml_dtypes.bfloat16)
+    x[0, 0, ::2] = np.inf
+    packed = pack(candidate.panel, np.ones((24, 1, 1, 1031), "f4"), np.zeros(24, "f4"))
+    kernel = library({"kernel": candidate.build()}, HERE)["kernel"]
+    found = call(kernel, x, packed, 0, len(packed), out=spec.out_shape, dtype="bfloat16").astype("f4")
+    np.testing.assert_array_equal(found[0, 0, 1::2], 0)
 
 
 def test_totals_are_float32(monkeypatch):
     """Without them the errors of the same sums are larger than allowed."""
     monkeypatch.setitem(conv.PARTIAL_TERMS, "float16", 1 << 20)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        check(list(map(half, LONG[3:])), error=2e-3)
+        check(LONG[3:], error=2e-3)
 
 
 def test_no_family_adds_up_many_products_without_totals():

@@ -20,7 +20,7 @@ class Machine:
 
     def __init__(self, lanes=8, cores=2):
         self.vector_width, self.vector_registers, self.num_cores = lanes, 16 if lanes < 16 else 32, cores
-        self.computes_half = False
+        self.half = ""
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.schedules.kernels import call, library
 
 def test_a_norm_of_narrow_rows():
     kernel = rowwise.kernel(RowSpec("layer_norm", (5, 21), epsilon=1e-5, has_scale=True, has_bias=True), 8)
-    both = library({"wide": kernel, "half": with_half_storage(kernel, [0, 3])})
+    both = library({"wide": kernel, "half": with_half_storage(kernel, [0, 3], "float16")})
     rng = np.random.default_rng(0)
     x, scale, bias = rng.standard_normal((5, 21)).astype("f2"), rng.random(21, "f4"), rng.random(21, "f4")
     wanted = call(both["wide"], x.astype("f4"), scale, bias, out=(5, 21))
@@ -28,4 +28,4 @@ def test_a_kernel_that_needs_an_address_is_left_alone():
             T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch", T.address_of(x[i]), 0, 3, 1))
             y[i] = x[i]
 
-    assert with_half_storage(kernel, [0]) is None
+    assert with_half_storage(kernel, [0], "float16") is None
