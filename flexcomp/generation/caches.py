@@ -47,7 +47,6 @@ class SavedCaches:
         self._entries: list[Saved] = []  # the one that was used last comes last
         states = session.states
         self.place_nbytes = sum(_nbytes(port) // port.shape[_PLACES] for port in states)
-        self.transfer_nbytes = sum(map(_nbytes, states))  # while caches are copied, besides the limit
 
     @property
     def nbytes(self) -> int:
@@ -74,8 +73,7 @@ class SavedCaches:
         if any(one.tokens[: len(tokens)] == tokens for one in self._entries):
             return
         if self._make_room(len(tokens) * self.place_nbytes):
-            caches = {name: _first(one, len(tokens)) for name, one in self._session.state().items()}
-            self._entries.append(Saved(list(tokens), caches, owner))
+            self._entries.append(Saved(list(tokens), self._session.state_parts(len(tokens), _PLACES), owner))
 
     def restore(self, entry: Saved, count: int) -> bool:
         """Give the session the first `count` tokens of a saved sequence; False if that is saved no more.
@@ -84,10 +82,8 @@ class SavedCaches:
         """
         if entry not in self._entries:
             return False
-        for port in self._session.states:
-            whole = np.zeros(port.shape, entry.caches[port.name].dtype)
-            whole[:, :, :count] = entry.caches[port.name][:, :, :count]
-            self._session.set_state({port.name: whole})
+        for name, cache in entry.caches.items():  # one by one: a copy takes memory
+            self._session.set_state_parts({name: np.ascontiguousarray(cache[:, :, :count])})
         if count == len(entry.tokens):
             self._entries.remove(entry)
         return True
@@ -109,10 +105,6 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
             break
         count += 1
     return count
-
-
-def _first(cache: np.ndarray, count: int) -> np.ndarray:
-    return np.ascontiguousarray(cache[:, :, :count])
 
 
 def _nbytes(port: TensorInfo) -> int:

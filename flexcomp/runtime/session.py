@@ -231,6 +231,21 @@ class Session:
             pairs = (one for index, array in given for one in (index, tvm_ffi.from_dlpack(array)))
             function(self._opened, "set_states")(*pairs)
 
+    def state_parts(self, count: int, axis: int) -> dict[str, np.ndarray]:
+        """As `state`, of each tensor the first `count` elements along an axis; bfloat16 as its bits."""
+        shapes = [(*port.shape[:axis], count, *port.shape[axis + 1 :]) for port in self.states]
+        found = [np.empty(shape, port.array_dtype) for shape, port in zip(shapes, self.states, strict=True)]
+        with translated():
+            function(self._opened, "get_state_parts")(*map(tvm_ffi.from_dlpack, found))
+        return {port.name: array for port, array in zip(self.states, found, strict=True)}
+
+    def set_state_parts(self, parts: Mapping[str, np.ndarray]) -> None:
+        """Replace the first elements of states by arrays as `state_parts` gives; others stay. Raises InputError."""
+        names = [port.name for port in self.states]
+        with translated():
+            pairs = (one for name, array in parts.items() for one in (names.index(name), tvm_ffi.from_dlpack(array)))
+            function(self._opened, "set_state_parts")(*pairs)
+
     def reset_state(self) -> None:
         """Set the state to zeros, as when the session was opened."""
         with translated():
@@ -300,6 +315,11 @@ class Session:
     def budget(self) -> int:
         """Bytes of the budget that the plan in use was made for."""
         return self.stats()["budget_bytes"]
+
+    def rungs(self) -> tuple[RungInfo, ...]:
+        """The plan of each of `shapes` for the budget."""
+        with translated():
+            return tuple(RungInfo(**json.loads(one)) for one in function(self._opened, "rungs")())
 
     def program_bytes(self) -> bytes:
         """The encoded program; `flexcomp.program.decode_program` reads it."""

@@ -64,15 +64,14 @@ class Needs:
     @property
     def part(self) -> Part:
         """Of the budget."""
-        most = self.session.most + self.carried + (1 + _CONVERSATIONS) * self.caches
+        most = self.session.most + self.carried + _CONVERSATIONS * self.caches
         return Part(self.session.least + self.carried, most)
 
     def divided(self, nbytes: int) -> tuple[int, int]:
-        """Of so many bytes those of the session and those of saved caches, which need room for a copy besides."""
+        """Of so many bytes those of the session and those of saved caches."""
         left = nbytes - self.carried
-        saved = max(left - self.session.most, (left - self.session.least) // 4) - self.caches
-        saved = min(_CONVERSATIONS * self.caches, saved)
-        return (left, 0) if saved <= 0 else (left - saved - self.caches, saved)
+        saved = min(_CONVERSATIONS * self.caches, max(left - self.session.most, (left - self.session.least) // 4))
+        return left - saved, saved
 
 
 def needs_of(path: Path) -> Needs:

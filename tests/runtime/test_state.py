@@ -205,6 +205,26 @@ def test_it_waits_for_nobody_and_is_set_by_name(cell):
         session.state()
 
 
+@pytest.mark.parametrize("axis, count", [(0, 1), (2, 7), (2, HIDDEN)])
+def test_the_first_elements_along_an_axis(cell, axis, count):
+    with flexcomp.load(cell) as session:
+        drawn = np.random.default_rng(4).standard_normal((2, 1, 1, HIDDEN)).astype("f4")
+        session.set_state(dict(zip(PAIRS.values(), drawn, strict=True)))
+        whole = session.state()
+        parts = session.state_parts(count, axis)
+        first = (slice(None),) * axis + (slice(count),)
+        for name, array in parts.items():
+            np.testing.assert_array_equal(array, whole[name][first])
+        session.set_state_parts({"initial_c": parts["initial_c"] + 1})
+        whole["initial_c"][first] += 1
+        for name, array in session.state().items():
+            np.testing.assert_array_equal(array, whole[name])
+        with pytest.raises(InputError, match="initial_h"):
+            session.set_state_parts({"initial_h": np.zeros((1, 1, HIDDEN + 1), "f4")})
+        with pytest.raises(InputError, match="contiguous"):
+            session.set_state_parts({"initial_h": np.zeros((1, 1, 2 * HIDDEN), "f4")[:, :, :HIDDEN:2]})
+
+
 def test_a_network_may_have_nothing_but_state():
     """It counts."""
     n, m = (helper.make_tensor_value_info(name, TensorProto.INT64, (1,)) for name in "nm")

@@ -63,14 +63,24 @@ class SessionModule final : public TranslatedModule {
         return ffi::String(DescribeRung(session_.SetBudget(static_cast<uint64_t>(budget))));
       });
     if (name == "warm") return ffi::Function::FromTyped([self, this] { return session_.Warm(); });
-    if (name == "get_states")
-      return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) { GetStates(args); });
-    if (name == "set_states")
-      return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) { SetStates(args); });
+    if (name == "get_states" || name == "get_state_parts")
+      return ffi::Function::FromPacked([self, this, parts = name == "get_state_parts"](ffi::PackedArgs args, ffi::Any*) {
+        GetStates(args, parts);
+      });
+    if (name == "set_states" || name == "set_state_parts")
+      return ffi::Function::FromPacked([self, this, parts = name == "set_state_parts"](ffi::PackedArgs args, ffi::Any*) {
+        SetStates(args, parts);
+      });
     if (name == "reset_states") return ffi::Function::FromTyped([self, this] { session_.ResetStates(); });
     if (name == "stats")
       return ffi::Function::FromTyped(
           [self, this] { return ffi::String(DescribeState(session_.shapes(), session_.state())); });
+    if (name == "rungs")
+      return ffi::Function::FromTyped([self, this] {
+        ffi::Array<ffi::String> rungs;
+        for (const RungHead* rung : session_.RungsOfShapes()) rungs.push_back(DescribeRung(*rung));
+        return rungs;
+      });
     if (name == "read_rate")
       return ffi::Function::FromTyped([self, this](int64_t request_nbytes, int64_t nbytes) {
         if (request_nbytes <= 0 || nbytes <= 0) RaiseError("InputError", "reads of ", request_nbytes, " bytes, ", nbytes, " in all");
@@ -138,13 +148,14 @@ class SessionModule final : public TranslatedModule {
     return tensors;
   }
 
-  // get_states(tensors...) and set_states(index, tensor, ...): pairs of a state's index and its new value.
-  void GetStates(ffi::PackedArgs args) {
+  // get_states(tensors...) and set_states(index, tensor, ...): pairs of a state's index and its new value. get_state_parts and
+  // set_state_parts take the first elements along one axis, too.
+  void GetStates(ffi::PackedArgs args, bool parts) {
     if (static_cast<size_t>(args.size()) != session_.program().states.size())
       RaiseError("InputError", "there are ", session_.program().states.size(), " states, not ", args.size());
-    session_.GetStates(Tensors(args));
+    session_.GetStates(Tensors(args), parts);
   }
-  void SetStates(ffi::PackedArgs args) {
+  void SetStates(ffi::PackedArgs args, bool parts) {
     if (args.size() % 2 != 0) RaiseError("InputError", "there is no tensor behind argument ", args.size() - 1);
     std::vector<const DLTensor*> tensors(session_.program().states.size(), nullptr);
     for (int i = 0; i + 1 < args.size(); i += 2) {
@@ -154,7 +165,7 @@ class SessionModule final : public TranslatedModule {
         RaiseError("InputError", "argument ", i, " is not the index of a state, or there is no tensor behind it");
       tensors[*index] = *tensor;
     }
-    session_.SetStates(tensors);
+    session_.SetStates(tensors, parts);
   }
 
   // run_in_place(fill, drain): functions of the inputs or outputs, in the order of the program's ports, or None.

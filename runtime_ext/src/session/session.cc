@@ -136,6 +136,15 @@ Session::State Session::state() {
   return {stats_, shape_, rung_, placement_, file_->direct(), processor_->staging_nbytes()};
 }
 
+std::vector<const RungHead*> Session::RungsOfShapes() {
+  RequireThisProcess();
+  const std::lock_guard lock(state_mutex_);
+  RequireOpen();
+  std::vector<const RungHead*> rungs;
+  for (size_t i = 0; i < shapes_.size(); ++i) rungs.push_back(&programs_[i].rungs[i == shape_ ? wanted_ : shapes_[i]->wanted]);
+  return rungs;
+}
+
 void Session::Cancel() {
   RequireThisProcess();
   const std::lock_guard lock(state_mutex_);

@@ -74,6 +74,11 @@ struct SessionStats {
   double latency_s = 0;  // from the call to the outputs, copies included; in place: from inputs to outputs
 };
 
+// Bytes of a state that lie together in a caller's tensor, too: how many such blocks, and from one to the next in the state.
+struct StateBlocks {
+  uint64_t count = 0, nbytes = 0, stride = 0;
+};
+
 class Session {
  public:
   // A forked process leaves its copy alone: threads and reads in flight, which the destructor waits for, do not follow, and
@@ -153,8 +158,9 @@ class Session {
 
   // The states for the next inference, in the program's order; each call waits for the inference in progress. An inference that
   // fails, or begins anew, leaves the states unchanged. Entries of `tensors` may be nullptr: these states are neither read nor set.
-  void GetStates(std::span<const DLTensor* const> tensors);
-  void SetStates(std::span<const DLTensor* const> tensors);
+  // With `parts` a tensor may have fewer elements along one axis: it stands for the first ones of its state.
+  void GetStates(std::span<const DLTensor* const> tensors, bool parts = false);
+  void SetStates(std::span<const DLTensor* const> tensors, bool parts = false);
   void ResetStates();  // all zeros, as in a session that was opened just now
 
   // Bytes per second that the storage gives to the loader alone: reads of `request_nbytes`, or as many as arena and file
@@ -181,6 +187,9 @@ class Session {
     uint64_t staging_nbytes;  // of this process, through which weights go to a GPU: not in the budget
   };
   State state();
+
+  // The plan of each shape for the budget.
+  std::vector<const RungHead*> RungsOfShapes();
 
   // Of the last inference, whether it succeeded or not. Throws InputError if the session was opened without tracing.
   Trace trace();
@@ -209,7 +218,7 @@ class Session {
   std::byte* PlaceOf(const Port& port) const noexcept;
   // Throws InputError if a caller's tensor does not fit a port or a state, or lies out of reach.
   void CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const;
-  void CheckStates(std::span<const DLTensor* const> tensors) const;
+  std::vector<StateBlocks> CheckStates(std::span<const DLTensor* const> tensors, bool parts) const;
   // Uses the arena during its lifetime; a switch that was requested meanwhile happens at the end.
   class ArenaUse;
   // One inference, begun anew as often as the budget shrinks. Its latency counts from `start`; inputs are taken

@@ -1,10 +1,31 @@
 // States: tensors that stay in a session from one inference to the next.
 #include <utility>
+#include <vector>
 
 #include "session/port_check.h"
 #include "session/session.h"
 
 namespace flexcomp {
+namespace {
+
+// Makes `type` that of a tensor with fewer elements along one axis, the first ones of the state.
+StateBlocks LeadingPart(TensorType& type, const DLTensor& tensor) {
+  const uint64_t whole = type.nbytes;
+  uint64_t count = 1;
+  for (size_t axis = 0; tensor.ndim == static_cast<int32_t>(type.shape.size()) && axis < type.shape.size(); ++axis) {
+    const int64_t given = tensor.shape[axis], has = type.shape[axis];
+    if (given > 0 && given < has) {
+      type.shape[axis] = given;
+      type.nbytes = whole / static_cast<uint64_t>(has) * static_cast<uint64_t>(given);
+      for (size_t before = 0; before < axis; ++before) type.strides[before] = type.strides[before] / has * given;
+      return {count, type.nbytes / count, whole / count};
+    }
+    count *= static_cast<uint64_t>(has);
+  }
+  return {1, whole, whole};
+}
+
+}  // namespace
 
 Carried Session::CarriedTo(size_t rung, const Sharing& sharing, uint64_t memory) const noexcept {
   if (current().states.empty()) return {};
@@ -42,23 +63,31 @@ void Session::ForStates(const Function& function) {
     function(i, memory_->base() + CarriedTo(states_rung_, nbytes_).from + current().states[i].offset);
 }
 
-void Session::CheckStates(std::span<const DLTensor* const> tensors) const {
+std::vector<StateBlocks> Session::CheckStates(std::span<const DLTensor* const> tensors, bool parts) const {
+  std::vector<StateBlocks> blocks(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i] != nullptr) CheckPort(program().states[i].input, program().states[i].type, *tensors[i]);
+    if (tensors[i] != nullptr) {
+      TensorType type = program().states[i].type;
+      blocks[i] = parts ? LeadingPart(type, *tensors[i]) : StateBlocks{1, type.nbytes, type.nbytes};
+      CheckPort(program().states[i].input, type, *tensors[i]);
+    }
+  return blocks;
 }
 
-void Session::GetStates(std::span<const DLTensor* const> tensors) {
-  CheckStates(tensors);
+void Session::GetStates(std::span<const DLTensor* const> tensors, bool parts) {
+  const std::vector<StateBlocks> blocks = CheckStates(tensors, parts);
   ForStates([&](size_t i, const std::byte* place) {
-    if (tensors[i] != nullptr) memory_->Read(DataOf(*tensors[i]), place, current().states[i].type.nbytes);
+    for (uint64_t k = 0; k < blocks[i].count; ++k)
+      memory_->Read(DataOf(*tensors[i]) + k * blocks[i].nbytes, place + k * blocks[i].stride, blocks[i].nbytes);
   });
 }
 
-void Session::SetStates(std::span<const DLTensor* const> tensors) {
-  CheckStates(tensors);
+void Session::SetStates(std::span<const DLTensor* const> tensors, bool parts) {
+  const std::vector<StateBlocks> blocks = CheckStates(tensors, parts);
   ForStates([&](size_t i, std::byte* place) {
     states_written_ = true;
-    if (tensors[i] != nullptr) memory_->Write(place, DataOf(*tensors[i]), current().states[i].type.nbytes);
+    for (uint64_t k = 0; k < blocks[i].count; ++k)
+      memory_->Write(place + k * blocks[i].stride, DataOf(*tensors[i]) + k * blocks[i].nbytes, blocks[i].nbytes);
   });
 }
 
