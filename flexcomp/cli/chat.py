@@ -36,12 +36,13 @@ def say(pieces: TextReply, session: Session, stopped: Callable[[], bool] = lambd
         if not stopped():
             raise
     typer.echo()
-    reply, stats = pieces.reply, session.stats()
+    reply, tried, stats = pieces.reply, pieces.reply.speculation, session.stats()
     later_s = reply.seconds - reply.first_token_s
     figures = [
         f"{len(reply.tokens)} tokens after {reply.prompt_tokens}",
         f"the first after {reply.first_token_s * 1e3:.0f} ms",
         *([f"{(len(reply.tokens) - 1) / later_s:.1f} tokens/s"] if len(reply.tokens) > 1 else []),
+        *([f"{tried.accepted} of {tried.proposed} tried tokens right"] if tried.proposed else []),
         f"{human_bytes(stats['total_bytes_read'] - read_before)} read",
         f"{human_bytes(stats['arena_bytes'])} of memory",
         f"ended by {reply.finish or 'Ctrl-C'}",

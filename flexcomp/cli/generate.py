@@ -35,6 +35,14 @@ def generate(
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; by default as built, within the cores.")] = None,
+    speculate: Annotated[
+        bool | None,
+        typer.Option(
+            "--speculate/--no-speculate",
+            show_default=False,
+            help="Try tokens that followed earlier; by default where reading weights binds. The text is the same.",
+        ),
+    ] = None,
     stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Text before which the reply ends.")] = None,
     temperature: Annotated[float, typer.Option(rich_help_panel="Sampling", help="0: the most likely token.")] = 0.0,
     top_k: Annotated[int, typer.Option(rich_help_panel="Sampling", help="Of so many likeliest tokens; 0: of all.")] = 0,
@@ -67,7 +75,7 @@ def generate(
             "sampling": Sampling(temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, seed),
         }
         with load(library, budget, threads) as session:
-            text = Text(session, tokenizer or library.resolve().parent)
+            text = Text(session, tokenizer or library.resolve().parent, speculate=speculate)
             if chat:
                 converse(lambda messages: text.chat(messages, **options), session, system, prompt)
             else:

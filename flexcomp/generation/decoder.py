@@ -9,7 +9,7 @@ import numpy as np
 from flexcomp.errors import InputError
 from flexcomp.generation.caches import Owner, SavedCaches, common
 from flexcomp.generation.names import IDS, LOGITS, MASKS, PLACES, STARTS
-from flexcomp.runtime import Session, ShapeInfo, TensorInfo
+from flexcomp.runtime import RungInfo, Session, ShapeInfo, TensorInfo
 
 _WAY_OUT = "build a decoder with inputs named as transformers names them, and with state= for its caches"
 
@@ -21,6 +21,7 @@ class Decoder:
         """Raises InputError for a library that is no decoder of one sequence."""
         self.session = session
         self.tokens: list[int] = []
+        self.size = 0  # of the last inference: how many tokens its shape takes
         names = [port.name for port in session.inputs]
         found = [name for name in names if name in IDS]
         if len(found) != 1:
@@ -87,19 +88,34 @@ class Decoder:
         if count > self.capacity:
             raise InputError(f"the prompt has {count} tokens, and the caches {self.capacity} places: shorten it")
 
-    def advance(self, sequence: Sequence[int]) -> np.ndarray | None:
-        """Take tokens of `sequence` that are not taken yet, as many as a shape takes; the logits [vocabulary] after the last one.
+    def advance(self, sequence: Sequence[int], drafts: Sequence[int] = (), least: int = 1) -> np.ndarray | None:
+        """Take tokens of `sequence` that are not taken yet, as many as a shape takes; logits [1 + drafts, vocabulary].
 
-        One inference. None if some are left. The tokens taken before are the first of `sequence`.
+        One inference, in a shape for `least` tokens or more. None if some are left. The tokens taken before are the first of
+        `sequence`. The first row follows the last token of `sequence`, and each other row a draft. Caches have drafts in places
+        that the next inference writes, unless `accept` keeps them.
         """
-        rest = sequence[len(self.tokens) :]
-        size = self._size(len(rest))
-        piece = list(rest[:size])
-        found = self.session.run(dict(self._inputs(piece, size)))[self._logits]
-        self.tokens += piece
+        rest = [*sequence[len(self.tokens) :], *drafts]
+        size = self._size(max(len(rest), least))
+        piece = rest[:size]
+        found = self.session.run(dict(self._inputs(piece, size)))[self._logits].reshape(-1, self.vocabulary)
+        self.size = size
+        self.tokens += piece[: len(piece) - len(drafts)]
         if len(piece) < len(rest):
             return None
-        return found.reshape(-1, self.vocabulary)[len(piece) - 1 if self._gives_all else -1]
+        return found[len(piece) - 1 - len(drafts) : len(piece)] if self._gives_all else found[-1:]
+
+    def accept(self, drafts: Sequence[int]) -> None:
+        """Keep what the last inference computed of its first drafts."""
+        self.tokens += drafts
+
+    def rungs(self) -> dict[int, RungInfo]:
+        """The plan in use for each number of tokens that are taken at once."""
+        return dict(zip(map(self._taken, self.session.shapes), self.session.rungs(), strict=True))
+
+    def sizes_for_drafts(self) -> list[int]:
+        """Numbers of tokens that can be taken at once, from now on, with logits of all; none if shapes give fewer logits."""
+        return [size for size in self._sizes if size > 1 and len(self.tokens) + size <= self.capacity] if self._gives_all else []
 
     def _size(self, count: int) -> int:
         """How many tokens to take at once, of `count` that are left."""

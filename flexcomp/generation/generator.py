@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -11,44 +12,63 @@ from flexcomp.arguments import checked_number
 from flexcomp.errors import InputError
 from flexcomp.generation.decoder import Decoder
 from flexcomp.generation.sampling import Sampler, Sampling
+from flexcomp.generation.speculation import Speculation
 from flexcomp.runtime import Session
 
 
 class Reply(Iterator[int]):
-    """The tokens of a reply, each computed when it is asked for."""
+    """The tokens of a reply, each computed when it is asked for, and with it those that were proposed and are right."""
 
-    def __init__(self, decoder: Decoder, prompt: Sequence[int], most: int, stop: frozenset[int], sampling: Sampling) -> None:
+    def __init__(
+        self, decoder: Decoder, prompt: Sequence[int], most: int, stop: frozenset[int], sampling: Sampling, speculate: bool | None
+    ) -> None:  # fmt: skip
         self.prompt_tokens = len(prompt)
         self.reused_tokens = 0  # of the prompt, that the caches held already
         self.tokens: list[int] = []
         self.finish = ""  # "stop": a token of `stop`; "length": as many as were asked for; "capacity": the caches are full
+        self.passes = 0  # inferences
         self.first_token_s = self.seconds = 0.0  # from the first request to the first token, and to the last
         self.most_places = min(decoder.capacity, len(prompt) + most)  # of caches
         self._decoder, self._sequence, self._most, self._stop = decoder, list(prompt), most, stop
-        self._sampler, self._begin = Sampler(sampling), 0.0
+        self._sampler, self._begin, self._given = Sampler(sampling), 0.0, 0
+        self.speculation = Speculation(decoder, speculate)
 
     def __next__(self) -> int:
         """Raises StopIteration at the end; errors of `Session.run`, after which the reply goes on where it was."""
-        count = len(self.tokens)
-        while len(self.tokens) == count:
+        while len(self.tokens) == self._given:
             if self.finish:
                 raise StopIteration
             self.advance()
-        return self.tokens[-1]
+        self._given += 1
+        return self.tokens[self._given - 1]
 
     def advance(self) -> None:
-        """One inference, after which there may be one token more, or the end: a prompt takes as many as it has chunks."""
+        """One inference, after which there may be tokens more, or the end: a prompt takes as many as it has chunks."""
         is_first = not self._begin
         self._begin = self._begin or time.perf_counter()
         self._decoder.turn_to(self, self._sequence[:-1])  # the last one's logits are needed
         if is_first:
             self.reused_tokens = len(self._decoder.tokens)
-        logits = self._decoder.advance(self._sequence)
-        if logits is None:
+        size, drafts = self.speculation.next(self._sequence, self._most - len(self.tokens))
+        rows = self._decoder.advance(self._sequence, drafts, size)
+        self.passes += 1
+        if rows is None:
             return
-        token = self._sampler.draw(logits, self._sequence)
+        right = 0
+        for row, draft in zip_longest(rows, drafts):
+            token = self._sampler.draw(row, self._sequence)  # as it would be drawn without a draft: no distribution changes
+            self._take(token)
+            if token != draft:
+                break
+            right += 1
+            if self.finish:
+                break
+        self._decoder.accept(drafts[:right])
+        self.speculation.count(len(drafts), right)
         self.seconds = time.perf_counter() - self._begin
         self.first_token_s = self.first_token_s or self.seconds
+
+    def _take(self, token: int) -> None:
         if token in self._stop:
             self.finish = "stop"
             return
@@ -59,16 +79,26 @@ class Reply(Iterator[int]):
         elif len(self._sequence) > self._decoder.capacity:
             self.finish = "capacity"
 
+    def cut(self, count: int) -> None:
+        """End after the first `count` tokens: a text of stop was among them."""
+        del self.tokens[count:]
+        self.finish = "stop"
+
 
 class Generator:
     """Replies of a decoder, one at a time. What the caches hold of an earlier prompt or reply is not computed again.
 
     Replies may take turns. `saved_nbytes` is memory for the caches of replies, and of earlier ones, that the session does not
     hold at the moment; those that have no room are computed again.
+
+    `speculate`: take tokens along that followed when the last ones were there before, and keep those that are right. The text is
+    that without, in fewer inferences. None: where the plan predicts that such an inference takes hardly longer, because reading
+    weights binds. True: wherever the library's shapes allow it.
     """
 
-    def __init__(self, session: Session, saved_nbytes: int = 0) -> None:
+    def __init__(self, session: Session, saved_nbytes: int = 0, speculate: bool | None = None) -> None:
         """Raises InputError for a library that is no decoder with caches as its state."""
+        self.speculate = speculate
         self.decoder = Decoder(session, checked_number(saved_nbytes, "saved_nbytes", least=0))
 
     def reply(
@@ -83,8 +113,9 @@ class Generator:
         if not prompt:
             raise InputError("a prompt has at least one token")
         decoder.require_room(len(prompt))
+        ends = frozenset(self._checked(stop, "tokens of stop"))
         most = decoder.capacity + 1 if max_tokens is None else checked_number(max_tokens, "max_tokens", least=1)
-        return Reply(decoder, prompt, most, frozenset(self._checked(stop, "tokens of stop")), sampling or Sampling())
+        return Reply(decoder, prompt, most, ends, sampling or Sampling(), self.speculate)
 
     def _checked(self, tokens: Iterable[int], what: str) -> list[int]:
         """Raises InputError for anything but tokens of the decoder."""

@@ -15,9 +15,11 @@ from flexcomp.runtime import Session
 class Text:
     """Prompts and replies as text. `folder` has tokenizer.json, and may have the files that hubs put next to it."""
 
-    def __init__(self, session: Session, folder: str | os.PathLike[str], saved_nbytes: int = 0) -> None:
+    def __init__(
+        self, session: Session, folder: str | os.PathLike[str], saved_nbytes: int = 0, speculate: bool | None = None
+    ) -> None:
         """Raises InputError for a folder without a tokenizer, or with one of more tokens than the decoder knows."""
-        self.generator = Generator(session, saved_nbytes)
+        self.generator = Generator(session, saved_nbytes, speculate)
         self.tokenizer = FolderTokenizer(folder)
         self.tokenizer.require_within(self.generator.decoder.vocabulary)
 
@@ -68,8 +70,11 @@ class TextReply(Iterator[str]):
         count = len(self.reply.tokens)
         self.reply.advance()
         piece = ""
-        if len(self.reply.tokens) > count:
-            piece = self._released(self._stream.step(self._tokenizer, self.reply.tokens[-1]) or "")
+        while count < len(self.reply.tokens) and not self.ended:
+            piece += self._released(self._stream.step(self._tokenizer, self.reply.tokens[count]) or "")
+            count += 1
+        if self.ended:
+            self.reply.cut(count)
         if self.reply.finish and not self.ended:
             self.ended = True
             piece += self._held
@@ -80,7 +85,7 @@ class TextReply(Iterator[str]):
         text = self._held + piece
         found = [text.index(one) for one in self._stop if one in text]
         if found:
-            self.ended, self._held, self.reply.finish = True, "", "stop"
+            self.ended, self._held = True, ""
             return text[: min(found)]
         held = max((n for one in self._stop for n in range(1, len(one)) if text.endswith(one[:n])), default=0)
         self._held = text[len(text) - held :]

@@ -78,6 +78,29 @@ def test_replies_that_take_turns(session, following, monkeypatch, places):
         assert again.reused_tokens == len(prompts[0]) + 5
 
 
+def test_a_change_of_turns_copies_what_caches_hold(session, monkeypatch):
+    copied, get, put = [], type(session).state_parts, type(session).set_state_parts
+
+    def counted_get(self, count, axis):
+        found = get(self, count, axis)
+        copied.append(sum(one.nbytes for one in found.values()))
+        return found
+
+    def counted_put(self, parts):
+        copied.append(sum(one.nbytes for one in parts.values()))
+        put(self, parts)
+
+    monkeypatch.setattr(type(session), "state_parts", counted_get)
+    monkeypatch.setattr(type(session), "set_state_parts", counted_put)
+    generator = Generator(session, saved_nbytes=100 * PLACE_NBYTES)
+    one, other = (generator.reply(tokens(5), 4) for _ in range(2))
+    next(one)
+    next(other)
+    assert copied == [5 * PLACE_NBYTES]
+    next(one)
+    assert sum(copied) == (5 + 5 + 5) * PLACE_NBYTES
+
+
 def test_caches_of_replies_that_have_ended_go_first(session):
     generator = Generator(session, saved_nbytes=25 * PLACE_NBYTES)
     running, ended, third = (generator.reply(tokens(10), count) for count in (5, 1, 5))
