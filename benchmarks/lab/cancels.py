@@ -3,10 +3,10 @@
     python -m benchmarks.lab.cancels a.so b.so c.so [--times 200] [--budgets 10%] [--bandwidths 0,1e8]
 
 Another thread cancels at random moments, from before an inference's beginning to after its end. An inference returns after the
-running kernel, or after the reads that are under way; bounds are the longest step and the longest load of three traced
-inferences. Reported for each network, budget and storage: how many inferences were cancelled, how late they returned, and the
-part of them that returned within the bound and 5 ms. The exit status is 1 if that part is below 0.99, if memory is not
-as before, or if outputs after a cancelled inference differ. A bandwidth of 0 is the storage that the files lie on.
+running kernel; the bound is the longest step of three traced inferences. Reported for each network, budget and storage: how many
+inferences were cancelled, how late they returned, and the part of them that returned within the bound and 5 ms. The exit status
+is 1 if that part is below 0.99, if memory is not as before, or if outputs after a cancelled inference differ.
+A bandwidth of 0 is the storage that the files lie on.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ COLUMNS = {
 
 
 def longest_ms(session: flexcomp.Session, inputs: Mapping[str, np.ndarray]) -> float:
-    """Of the steps and loads of some inferences."""
+    """Of the steps of some inferences."""
     spans = []
     for _ in range(3):
         session.run(inputs)
-        trace = session.trace()
-        spans += [end - begin for begin, end in (*trace.steps, *trace.loads)]
+        spans += [end - begin for begin, end in session.trace().steps]
     return max(spans) * 1e-6
 
 

@@ -230,9 +230,9 @@ typedef flexcomp_status (*flexcomp_callback)(void *context, const flexcomp_tenso
 FLEXCOMP_API flexcomp_status flexcomp_run_in_place(flexcomp_session *session, flexcomp_callback fill, flexcomp_callback drain,
                                                    void *context);
 
-/* Ends the inference in progress, or flexcomp_warm: that call returns FLEXCOMP_CANCELLED after the running kernel and the reads in
- * flight, unless it is complete. Outputs and states are as after a failure. Calls that wait their turn go on. Callbacks may call this.
- * Returns FLEXCOMP_OK if nothing is in progress. */
+/* Ends the inference in progress, or flexcomp_warm: that call returns FLEXCOMP_CANCELLED after the running kernel, unless it is
+ * complete. The next call waits for the reads in flight. Outputs and states are as after a failure. Calls that wait their turn go on.
+ * Callbacks may call this. Returns FLEXCOMP_OK if nothing is in progress. */
 FLEXCOMP_API flexcomp_status flexcomp_cancel(flexcomp_session *session);
 
 /* Loads the weights that stay in memory between inferences now, and not in the first inference. Waits. */

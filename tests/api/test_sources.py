@@ -285,6 +285,38 @@ def test_a_reader_may_not_call_its_own_session(library, reader, x, n):
     api.done("close", other)
 
 
+def test_a_cancelled_inference_waits_for_no_slow_reader(library, reader, x, n):
+    """The next one does, for bytes that would arrive in the middle of it."""
+    session = api.opened(library, source=reader.source, budget=api.SMALLEST)
+    want = np.empty((1, WIDTH), "f4")
+    assert api.run(session, (x, n), (want,)) == api.OK
+    api.done("reset_states", session)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow(*asked):
+        reached.set()
+        go_on.wait(60)
+        return reader.copy(*asked)
+
+    reader.acts[reader.calls] = slow
+    statuses, y = [], np.empty((1, WIDTH), "f4")
+    inference = threading.Thread(target=lambda: statuses.append(api.run(session, (x, n), ())))
+    inference.start()
+    assert reached.wait(60)
+    while inference.is_alive():  # until then the inference may not have begun, or read ahead for one that is to begin
+        api.done("cancel", session)
+        inference.join(0.01)
+    assert statuses == [api.CANCELLED]
+    again = threading.Thread(target=lambda: statuses.append(api.run(session, (x, n), (y,))))
+    again.start()
+    again.join(0.05)
+    assert again.is_alive()
+    go_on.set()
+    again.join(60)
+    assert statuses == [api.CANCELLED, api.OK] and y.tobytes() == want.tobytes()
+    api.done("close", session)
+
+
 @pytest.mark.parametrize("call", ["cancel", "set_budget", "close"])
 def test_others_act_while_a_reader_is_slow(library, reader, call, x, n):
     session = api.opened(library, source=reader.source, budget=api.ALL)

@@ -54,7 +54,8 @@ struct World {
   bool locked = false;
   Atomic<bool> interrupt{false};
   bool running = false, abandoned = false;
-  bool cancelled = false;
+  bool cancelled = false, told = false;  // told: the loader knows
+  bool stays = false;  // what a cancelled inference found filled
   bool cold = false;  // a first inference runs
   int wanted = 0, rung = 0;
   uint32_t awaited = 0;  // operations
@@ -74,6 +75,7 @@ void Wipe() {
 class Source final : public ByteSource {
  public:
   void Begin(uint64_t offset, std::byte* target, size_t) noexcept override {
+    Require(!world->running || !world->told || scenario->delivered, "a cancel is lost");
     At("begin a read");
     Require(world->mapped, "a read begins without an arena");
     Require(!world->abandoned, "a read begins into memory that was given back");
@@ -262,6 +264,7 @@ void Cancel() {
     if (world->running) {
       world->cancelled = world->interrupt = true;
       loader->Interrupt();
+      world->told = true;
     }
     Unlock();
   }
@@ -303,35 +306,52 @@ Outcome Try(bool filling) {
     failed = true;
   }
   if (failed) loader->Abort();
-  else if (!finished) loader->GiveUp();
+  else if (!finished) loader->GiveUpLater();
   return failed ? Outcome::kFailed : done ? Outcome::kDone : Outcome::kInterrupted;
+}
+
+void EndGivingUp() {
+  loader->EndGivingUp();
+  Require(loader->Filled() || !world->stays || world->shrunk > 0 || scenario->delivered, "what stays is given up for nothing");
+  world->stays = false;
+}
+
+// Under the lock.
+void GoOn() {
+  world->interrupt = false;
+  loader->GoOn();
 }
 
 void Run(bool filling) {
   Lock();
   SwitchToWanted();
   world->running = true;
-  world->interrupt = world->cancelled = false;
-  const bool filled = loader->Filled();
+  world->cancelled = world->told = false;
+  GoOn();
   Unlock();
-  Outcome outcome;
-  while ((outcome = Try(filling)) == Outcome::kInterrupted) {
+  EndGivingUp();
+  const bool filled = loader->Filled();
+  auto outcome = Outcome::kInterrupted;
+  for (int tries = 0; outcome == Outcome::kInterrupted; ++tries) {
     Lock();
     if (world->cancelled) {
-      Require(loader->Filled() || !filled || world->shrunk > 0 || scenario->delivered, "what stays is given up for nothing");
+      world->stays = filled;
       Unlock();
       break;
     }
-    world->interrupt = false;
-    Require(++world->restarts <= world->shrunk, "an inference began anew for no reason");
+    if (tries > 0) Require(++world->restarts <= world->shrunk, "an inference began anew for no reason");
+    GoOn();
+    loader->EndGivingUp();
     SwitchToWanted();
     Unlock();
+    outcome = Try(filling);
+    if (outcome == Outcome::kInterrupted && !world->cancelled) EndGivingUp();
   }
   if (outcome == Outcome::kFailed) Require(++world->errors <= world->failed, "an inference failed for no reason");
   Lock();
   world->running = false;
   SwitchToWanted();
-  if (world->interrupt) loader->GiveUp();
+  if (world->interrupt) loader->GiveUpLater();
   Unlock();
 }
 
@@ -339,7 +359,7 @@ void Run(bool filling) {
 void WorkElsewhere() {
   loader->GiveUpAhead();
   Require(source->idle(), "a read is in flight into what somebody else uses");
-  Require(world->failed > 0 || !StartsEmpty(), "what was read is given up for nothing");
+  Require(world->failed > 0 || world->cancels > 0 || !StartsEmpty(), "what was read is given up for nothing");
   for (int place = 0; place < deck().working; ++place) world->places[place] = kNothing;
 }
 

@@ -38,8 +38,8 @@ RULES = {
         "all read ahead: ",
     ),
     "a read begins behind an interruption": (
-        "storage/loader.cc", "given_up = interrupted_;\n  const Operation& read",
-        "given_up = !BROKEN && interrupted_;\n  const Operation& read",
+        "storage/loader.cc", "given_up = abort_ || interrupted_;\n  const Operation& read",
+        "given_up = !BROKEN && (abort_ || interrupted_);\n  const Operation& read",
         "switches, all ahead and pinned: a read begins into memory that was given back",
     ),
     "what is to be prepared is read over": (
@@ -128,6 +128,14 @@ RULES = {
     "a cancelled inference leaves reads in flight": (
         "storage/loader.cc", "GiveUp() noexcept {\n  Await", "GiveUp() noexcept {\n  if (!BROKEN) Await",
         "cancelled, two ahead: ",
+    ),
+    "nobody gives a cancelled inference up": (
+        "storage/loader.h", "if (gives_up_) GiveUp();", "if (gives_up_ && !BROKEN) GiveUp();",
+        "cancelled, two ahead: ",
+    ),
+    "a beginning forgets what interrupted it": (
+        "storage/loader.cc", "  spans_ = spans;\n", "  spans_ = spans;\n  if (BROKEN) interrupted_ = false;\n",
+        "cancelled, filled again: a cancel is lost",
     ),
     "two inferences have one record": (
         "storage/loader.h", "return records_[inference % 2];", "return records_[inference % (BROKEN ? 1 : 2)];",

@@ -11,23 +11,16 @@ class Session::ArenaUse {
  public:
   explicit ArenaUse(Session& session) : ArenaUse(session, session.shape_) {}
   // By an inference in this shape.
-  ArenaUse(Session& session, size_t shape) : session_(session) {
-    const std::lock_guard lock(session_.state_mutex_);
-    session_.RequireOpen();
-    session_.cancelled_ = false;
-    session_.RequireGoingOn();
-    session_.processor_->RequireAlive();
+  ArenaUse(Session& session, size_t shape) : ArenaUse(session, Begun()) {
+    const std::unique_lock lock = Continue();
     session_.UseShape(shape);
-    session_.SwitchToWanted();
     session_.Attach();
-    session_.running_ = true;
-    session_.interrupt_ = false;
   }
   ~ArenaUse() {
     const std::lock_guard lock(session_.state_mutex_);
     session_.running_ = false;
     session_.SwitchToWanted();
-    if (session_.interrupt_) session_.loader_->GiveUp();  // came at the end: what is loaded ahead is interrupted
+    if (session_.interrupt_) session_.loader_->GiveUpLater();  // came at the end: what is loaded ahead is interrupted
     session_.state_changed_.notify_all();
   }
   ArenaUse(const ArenaUse&) = delete;
@@ -35,16 +28,45 @@ class Session::ArenaUse {
 
   // In the middle of an inference that was interrupted.
   void Switch() {
-    const std::lock_guard lock(session_.state_mutex_);
-    session_.RequireGoingOn();
-    session_.interrupt_ = false;
-    ++session_.stats_.restarts;
-    session_.SwitchToWanted();
-    session_.state_changed_.notify_all();
+    const std::unique_lock lock = Continue();
     session_.Attach();
+    ++session_.stats_.restarts;
+    session_.state_changed_.notify_all();
   }
 
  private:
+  struct Begun {};
+
+  // The call is in progress from now on: whoever cancels it ends it.
+  ArenaUse(Session& session, Begun) : session_(session) {
+    const std::lock_guard lock(session_.state_mutex_);
+    session_.RequireOpen();
+    session_.cancelled_ = false;
+    session_.RequireGoingOn();
+    session_.processor_->RequireAlive();
+    session_.SwitchToWanted();  // first: memory that went must not be loaded into
+    session_.running_ = true;
+    GoOn();
+  }
+
+  // Returns the lock, when nothing that was given up is in flight.
+  std::unique_lock<std::mutex> Continue() {
+    std::unique_lock lock(session_.state_mutex_);
+    session_.RequireGoingOn();
+    lock.unlock();
+    session_.loader_->EndGivingUp();  // without the lock: Cancel must not wait for a slow read
+    lock.lock();
+    session_.RequireGoingOn();
+    GoOn();
+    session_.loader_->EndGivingUp();
+    session_.SwitchToWanted();
+    return lock;
+  }
+  void GoOn() noexcept {
+    session_.interrupt_ = false;
+    session_.loader_->GoOn();
+  }
+
   Session& session_;
 };
 

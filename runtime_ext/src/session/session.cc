@@ -359,7 +359,10 @@ bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_ou
     if (trace_) NoteLoads(tape.operations);
     throw;
   }
-  if (trace_) NoteLoads(tape.operations);
+  if (trace_) {
+    loader_->EndGivingUp();  // loads in flight are noted, too
+    NoteLoads(tape.operations);
+  }
   return done;
 }
 
@@ -379,7 +382,8 @@ bool Session::EndLoads(bool done) {
   }
   const bool finished = done && loader_->Finish();
   if (finished && fetched_.reads > 0) file_->RequireUnchanged();
-  if (!finished) loader_->GiveUp();
+  // Of a complete inference the counts are to be read.
+  if (!finished) done ? loader_->GiveUp() : loader_->GiveUpLater();
   return finished;
 }
 

@@ -103,7 +103,6 @@ Loader::Place Loader::After(const Place& at) const noexcept {
 
 void Loader::Start(std::span<Span> spans) noexcept {
   spans_ = spans;
-  interrupted_ = false;
   if (Resident()) {  // the thread need not wake up
     loaded_.GoOn();
     Own().counts = {};
@@ -141,13 +140,25 @@ void Loader::AwaitIdleAborted() noexcept {
   computed_.Stop();
   finished_.WaitEqual(started_count_);
   computed_.GoOn();
-  abort_ = false;
+  abort_ = gives_up_ = false;
   if (delivery_ != nullptr) delivery_->Settle();
 }
 
 void Loader::Abort() noexcept {
   AwaitIdleAborted();
   Reset();
+}
+
+void Loader::GiveUpLater() noexcept {
+  if (delivery_ != nullptr) return GiveUp();  // the device's copies are the caller's, too
+  gives_up_ = abort_ = true;
+  computed_.Stop();
+}
+
+void Loader::GoOn() noexcept {
+  if (!interrupted_) return;
+  GiveUpLater();
+  interrupted_ = false;
 }
 
 void Loader::GiveUp() noexcept {
@@ -159,6 +170,7 @@ void Loader::GiveUp() noexcept {
 }
 
 void Loader::GiveUpAhead() noexcept {
+  if (gives_up_) return GiveUp();
   AwaitIdleAborted();
   if (lost_) return Reset();
   loaded_.GoOn();
@@ -250,7 +262,7 @@ bool Loader::BeginEarly(Record& record, uint32_t index) noexcept {
   if (early_ >= operations.size()) return false;
   const Operation& read = operations[early_];
   const uint64_t nbytes = std::min(kReadChunk, read.nbytes - early_at_);
-  if (pending_.full() || EnoughInFlight(nbytes) || interrupted()) return false;
+  if (pending_.full() || EnoughInFlight(nbytes) || ending()) return false;
   if (!BeginChunk({early_, &record, early_at_, nbytes, false})) return false;
   early_at_ += nbytes;
   if (early_at_ == read.nbytes) ++early_, early_at_ = 0;
@@ -275,7 +287,7 @@ bool Loader::BeginRead(Record& record, uint32_t index) noexcept {
 bool Loader::MakeRoom(uint64_t nbytes) noexcept {
   // Arrived reads are reported before more reads begin: some file systems read within the call.
   // Nor is more begun once loading is given up: the arena's memory may be gone, and should not come back.
-  while (pending_.size() > 0 && (pending_.full() || EnoughInFlight(nbytes) || interrupted() || OldestReady()))
+  while (pending_.size() > 0 && (pending_.full() || EnoughInFlight(nbytes) || ending() || OldestReady()))
     if (!EndOldest()) return false;
   return true;
 }
@@ -304,7 +316,7 @@ bool Loader::BeginChunk(const Pending& chunk) noexcept {
   if (chunk.nbytes == 0) return pending_.Push(chunk), true;
   // Either this thread sees the request to stop, or the thread that requests it sees that a read begins, and waits.
   beginning_.Set(1);
-  const bool given_up = interrupted_;
+  const bool given_up = abort_ || interrupted_;
   const Operation& read = chunk.of();
   std::byte* target = given_up ? nullptr : arena_.At(read.to) + chunk.at;
   if (!given_up && delivery_ != nullptr) target = delivery_->Begin(target, chunk.nbytes);
@@ -344,7 +356,7 @@ bool Loader::EndOldest() noexcept {
   pending_.Pop();
   const bool chunk = oldest.nbytes > 0;
   int error = chunk ? EndChunk(oldest) : 0;
-  if (error != 0 || interrupted() || abort_) {
+  if (error != 0 || ending()) {
     if (chunk && delivery_ != nullptr) delivery_->Drop();
   } else if (chunk && delivery_ != nullptr && !delivery_->End(oldest.of().StepsBefore(oldest.record->steps_before))) {
     error = kUndelivered;

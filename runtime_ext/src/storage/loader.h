@@ -86,12 +86,14 @@ class Loader {
   // Whether it may be reading. Only while no inference runs.
   bool Busy() const noexcept { return finished_.Get() != started_count_; }
 
-  // Gives up loading: threads that wait are told at once, the loader stops after the read that runs. Any thread may call it.
+  // Gives up loading: threads that wait are told at once, the loader stops after the read that runs. That counts for the call in
+  // progress, whatever the loader does, until GoOn. Any thread may call either, one at a time.
   void Interrupt() noexcept {
     interrupted_ = true;
     loaded_.Stop();
   }
-  // The same, and when it returns no further read begins before the next inference: the arena's memory may go. Waits for no read
+  void GoOn() noexcept;  // what was interrupted is given up later
+  // Interrupts, and when it returns no further read begins before the next inference: the arena's memory may go. Waits for no read
   // that was begun.
   void Halt() noexcept {
     Interrupt();
@@ -112,6 +114,11 @@ class Loader {
   // The same for an inference or a filling that was interrupted. Weights that stay count, unless it loads some of them: then it may
   // have overwritten what others are made of.
   void GiveUp() noexcept;
+  // GiveUp without waiting for reads in flight. Before EndGivingUp, Abort or GiveUpAhead nobody may use the arena.
+  void GiveUpLater() noexcept;
+  void EndGivingUp() noexcept {
+    if (gives_up_) GiveUp();
+  }
 
   // Of the last finished inference, with operations ahead of it.
   const Counts& counts() const noexcept { return Own().counts; }
@@ -176,6 +183,7 @@ class Loader {
   bool HelpPrepare(uint32_t need) noexcept;
 
   bool interrupted() const noexcept { return interrupted_.load(std::memory_order_relaxed); }
+  bool ending() const noexcept { return interrupted() || abort_.load(std::memory_order_relaxed); }
 
   // Of the loader's thread. A bool: false when loading is given up or has failed.
   void Main(const CpuSet& cpus) noexcept;
@@ -241,6 +249,7 @@ class Loader {
   alignas(64) Place at_;  // of the current inference, or the next one where none runs
   uint32_t started_count_ = 0;
   bool reading_ahead_ = true;
+  bool gives_up_ = false;  // an inference was interrupted, and GiveUp is to come
 
   // The work of preparing, written before other threads may steal parts.
   alignas(64) const Operation* preparing_ = nullptr;
