@@ -26,7 +26,7 @@ class TargetError(FlexcompError):
 
 
 class CompilerError(FlexcompError):
-    """A process that compiled kernels was ended, most often because memory ran out."""
+    """A process that compiled kernels was ended: memory ran out, or the target lacks an instruction."""
 
 
 class ArtifactError(FlexcompError):

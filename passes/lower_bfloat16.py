@@ -22,7 +22,7 @@ def LowerBFloat16() -> tvm.transform.Pass:
     @tirx.transform.prim_func_pass(opt_level=0, name="LowerBFloat16")
     def lower(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
         body = tvm_ffi.structural_map(func.body, (tirx.Cast, _lowered))
-        text = bfloat16.text_of(_called(body))
+        text = bfloat16.text_of(called_names(body))
         if text:
             body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", ir.StringImm(text), body)
         return func.with_body(body)
@@ -40,7 +40,7 @@ def _lowered(cast: tirx.Cast) -> ir.Expr:
     return cast
 
 
-def _called(body: tirx.Stmt) -> set[str]:
+def called_names(body: tirx.Stmt) -> set[str]:
     """The names of functions that are called from outside of the module."""
     names: set[str] = set()
 

@@ -1,9 +1,13 @@
-"""All kernels of a network, compiled: each once, from the cache if there, else in as many processes as cores."""
+"""All kernels of a network, compiled: each once, from the cache if there, else in as many processes as cores.
+
+Kernels that call instructions of one architecture are never compiled in the build's own process: where the target lacks one, LLVM
+ends the process.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +19,7 @@ from flexcomp.network import BandKernel
 
 from . import device_code
 from .code import Kernel
-from .machine_code import compile_object, extent, version, write_object
+from .machine_code import calls_instructions, compile_object, extent, version, write_object
 from .nvcc import Nvcc
 from .workers import Workers
 
@@ -69,7 +73,7 @@ class KernelCompiler:
                 made = kernel.code if isinstance(kernel, BandKernel) else kernel
                 self._waiting[symbol] = made, target, extent(made)
         if target.gpu or sum(size for _, _, size in self._waiting.values()) >= _WORTH_PROCESSES:
-            self._hand_out()
+            self._hand_out(self._waiting, len(os.sched_getaffinity(0)))
 
     def finish(
         self, kernels: Mapping[str, Kernel], target: CompileTarget, report: Callable[[int, int], None]
@@ -81,6 +85,7 @@ class KernelCompiler:
         missing = [symbol for symbol in wanted if symbol not in self._found]
         done = 0
         report(done, len(missing))
+        self._hand_out([symbol for symbol, (kernel, *_) in self._waiting.items() if calls_instructions(kernel)], 1)
         for symbol in [symbol for symbol in missing if symbol in self._waiting]:
             kernel, target, _ = self._waiting.pop(symbol)
             self._keep(symbol, compile_object(symbol, kernel, target), makers)
@@ -93,12 +98,12 @@ class KernelCompiler:
                 report(done, len(missing))
         return {symbol: self._found[symbol] for symbol in wanted}
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, symbols: Iterable[str], processes: int) -> None:
         """The largest first: no core has to wait long for the last one."""
-        order = sorted(self._waiting, key=lambda symbol: (-self._waiting[symbol][2], symbol))
+        order = sorted(symbols, key=lambda symbol: (-self._waiting[symbol][2], symbol))
         jobs = {symbol: partial(self._write, symbol, *self._waiting.pop(symbol)[:2]) for symbol in order}
         if jobs:
-            self._workers.append(Workers(jobs, len(os.sched_getaffinity(0))))
+            self._workers.append(Workers(jobs, processes))
             self._pending.update(jobs)
 
     def _write(self, symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, path: Path) -> None:

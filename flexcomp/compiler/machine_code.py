@@ -22,6 +22,7 @@ from tvm.tirx.compilation_pipeline import finalize_device_passes, finalize_host_
 from flexcomp.device import CompileTarget
 from flexcomp.passes import AlignStack, HideValues, LowerBFloat16, ShowValues, align_stack, hide_values, lower_bfloat16
 from flexcomp.passes import attributes as names
+from flexcomp.passes.lower_bfloat16 import called_names
 from flexcomp.program import Layer, TensorType, signature
 from flexcomp.schedules.tiles import bfloat16, emit
 
@@ -33,6 +34,8 @@ _CONFIG = {
     "tirx.disable_cse_tir": True,
 }
 _BFLOAT16 = "avx512_bf16"
+_INTRINSICS = ("tirx.call_llvm_intrin", "tirx.call_llvm_pure_intrin")
+_OF_ONE_ARCHITECTURE = ("llvm.x86.", "llvm.aarch64.")
 _PIPELINE, _WITH_BFLOAT16 = "flexcomp", f"flexcomp_{_BFLOAT16}"
 # Held while LLVM is at work, whose locks a process that is forked meanwhile would find taken for ever.
 COMPILING = threading.Lock()
@@ -145,6 +148,18 @@ def extent(kernel: tirx.PrimFunc) -> int:
     stores: list[tirx.BufferStore] = []
     tvm_ffi.structural_walk(kernel.body, [(tirx.BufferStore, stores.append)])
     return len(stores)
+
+
+def calls_instructions(kernel: tirx.PrimFunc) -> bool:
+    """Whether a kernel calls instructions that only some processors have."""
+    found: list[str] = []
+
+    def visit(call: ir.Call) -> None:
+        if isinstance(call.op, ir.Op) and call.op.name in _INTRINSICS:
+            found.append(tvm.target.codegen.llvm_get_intrinsic_name(int(call.args[0])))
+
+    tvm_ffi.structural_walk(kernel.body, (ir.Call, visit))
+    return any(name.startswith(_OF_ONE_ARCHITECTURE) for name in found) or bool(bfloat16.text_of(called_names(kernel.body)))
 
 
 def static_library(symbol: str, code: bytes, folder: Path) -> tvm.runtime.Module:

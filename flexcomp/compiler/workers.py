@@ -8,6 +8,7 @@ a kernel, which never runs in another thread of ours (`machine_code.COMPILING`).
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import os
 import signal
@@ -25,6 +26,7 @@ from .machine_code import COMPILING
 
 _JOB = struct.Struct("<I")  # its number; written and read in one go, so that no process sees a part
 _ANSWER = struct.Struct("<I?")  # and whether there is an object
+_FATAL = "LLVM ERROR"  # begins what LLVM says before it ends a process
 _SET_PDEATHSIG = 1  # an option of prctl
 
 
@@ -46,7 +48,7 @@ class Workers:
             try:
                 for _ in range(min(count, len(jobs))):
                     work = partial(_work, tuple(jobs.values()), taking, answering, self._path)
-                    self._processes.append(_fork(work, close=(giving, self._answers)))
+                    self._processes.append(_fork(work, self._said, close=(giving, self._answers)))
                 for number in range(len(jobs)):
                     os.write(giving, _JOB.pack(number))
             except OSError as error:
@@ -67,14 +69,11 @@ class Workers:
         while self._waited_for:
             answer = os.read(self._answers, _ANSWER.size)
             if not answer:
-                raise CompilerError(
-                    "a process that compiled kernels was ended, most likely because memory ran out: end other programs, or "
-                    "let the build have fewer cores (taskset)"
-                )
+                raise CompilerError(self._why_ended())
             number, is_done = _ANSWER.unpack(answer)
             path = self._path(number)
             if not is_done:
-                raise RuntimeError(_text_in(path))
+                raise RuntimeError(_text_in(path) or _unknown(path))
             result = path.read_bytes()
             path.unlink()
             self._waited_for.discard(self._names[number])
@@ -91,20 +90,42 @@ class Workers:
         os.close(self._answers)
         self._scratch.cleanup()
 
+    def _why_ended(self) -> str:
+        """What is known of processes that ended before their jobs were done."""
+        said = [line for process in self._processes for line in _text_in(self._said(process)).splitlines()]
+        if error := next((line for line in said if line.startswith(_FATAL)), ""):
+            return (
+                f"LLVM ended a process that compiled kernels: {error}. The target may lack an instruction that a "
+                "kernel needs: name another -mcpu, or leave out options of -mattr and arithmetic"
+            )
+        return (
+            "a process that compiled kernels was ended, most likely because memory ran out: end other programs, or let the build "
+            "have fewer cores (taskset)"
+        )
+
+    def _said(self, process: int) -> Path:
+        """What a process, or LLVM in it, wrote for users to see."""
+        return Path(self._scratch.name) / f"{process}.txt"
+
     def _path(self, number: int) -> Path:
         return Path(self._scratch.name) / f"{number}.o"
 
 
 def _text_in(path: Path) -> str:
-    """The error of a job."""
+    """What a process wrote; empty if it could not."""
     with suppress(OSError):
-        if text := path.read_text():
-            return text
+        return path.read_text(errors="replace")
+    return ""
+
+
+def _unknown(path: Path) -> str:
     return f"a kernel could not be compiled, nor could it be written why: is there room in {path.parent.parent}?"
 
 
-def _fork(work: Callable[[], None], close: Sequence[int]) -> int:
+def _fork(work: Callable[[], None], said: Callable[[int], Path], close: Sequence[int]) -> int:
     """A process that does `work` without these descriptors, and nothing afterwards. Ends with this process.
+
+    What it writes to its standard error is in the file `said` of its number.
 
     Called while COMPILING is held, which is free in the process.
     """
@@ -123,18 +144,27 @@ def _fork(work: Callable[[], None], close: Sequence[int]) -> int:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+        faulthandler.disable()  # of the parent's standard error
         ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             return os._exit(code)
         silent = os.open(os.devnull, os.O_RDWR)
-        for standard in range(3):
+        for standard in range(2):
             os.dup2(silent, standard)
+        os.dup2(_open(said(os.getpid()), silent), 2)
         for descriptor in close:
             os.close(descriptor)
         work()
         code = 0
     finally:
         os._exit(code)  # no handler of the parent
+
+
+def _open(path: Path, otherwise: int) -> int:
+    """A file to write to; `otherwise` where the disk is full."""
+    with suppress(OSError):
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    return otherwise
 
 
 def _work(jobs: Sequence[Callable[[Path], None]], taking: int, answering: int, path: Callable[[int], Path]) -> None:

@@ -378,7 +378,7 @@ def _complete(config: dict) -> dict:
 
 
 def _host() -> dict:
-    """This machine. A virtual machine may hide features that the CPU's name promises."""
+    """This machine. A virtual machine may hide features that the CPU's name promises, or the CPU's name and not its features."""
     config = {
         "mtriple": codegen.llvm_get_system_triple(),
         "mcpu": codegen.llvm_get_system_cpu(),
@@ -386,8 +386,10 @@ def _host() -> dict:
     }
     promised = codegen.llvm_get_cpu_features(tvm.target.Target({"kind": "llvm", **config}))
     present = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    known = _FEATURE_NAMES.get(_architecture(config["mtriple"]), {})
     hidden = sorted(f"-{name}" for name, there in present.items() if not there and name in promised)
-    return {**config, "mattr": hidden} if hidden else config
+    more = sorted(f"+{name}" for name, there in present.items() if there and name in known and name not in promised)
+    return {**config, "mattr": [*more, *hidden]} if more or hidden else config
 
 
 def _architecture(triple: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 
 import flexcomp
 from benchmarks.networks.graph import Graph
+from flexcomp.compiler import builder, machine_code
 from flexcomp.compiler.lowering import compiled_here, lowered_here
 from flexcomp.compiler.weight_types import WeightTypes
 from flexcomp.compiler.weights import evaluate
 from flexcomp.device import resolve_target, with_arithmetic
-from flexcomp.errors import InputError
+from flexcomp.errors import CompilerError, InputError
 from flexcomp.frontend import load_model
 from tests.compiler.test_half import SHAPE, block, bytes_of, pictures
 
@@ -100,3 +102,14 @@ def test_auto_takes_the_type_of_the_target():
 def test_what_is_not_built_is_refused(target, options, error):
     with pytest.raises(InputError, match=error):
         flexcomp.build(pictures(), target, arithmetic="bfloat16", **options)
+
+
+def test_a_processor_that_lacks_an_instruction_does_not_end_the_build(monkeypatch):
+    """LLVM ends the process in which it finds that out."""
+    monkeypatch.setattr(machine_code, "_BFLOAT16", "avx512f")
+    g = Graph("one", seed=1)
+    model = g.model(g.conv(g.input("x", (1, 16, 4, 4)), 16, 1), (1, 16, 4, 4))
+    lacking = replace(resolve_target("llvm -mcpu=skylake-avx512"), half="bfloat16")
+    monkeypatch.setattr(builder, "with_arithmetic", lambda *_: lacking)
+    with pytest.raises(CompilerError, match=r"LLVM ended a process .*: LLVM ERROR: .* name another -mcpu"):
+        flexcomp.build(model, "llvm -mcpu=skylake-avx512", arithmetic="bfloat16", cache=False, **OPTIONS)

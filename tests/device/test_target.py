@@ -21,6 +21,16 @@ def test_this_machine(spelling):
     assert set(target.features) <= present
 
 
+@pytest.mark.skipif(not tvm.target.codegen.llvm_get_system_triple().startswith("x86_64"), reason="of x86-64")
+def test_a_hidden_model_hides_no_features(monkeypatch):
+    """A virtual machine may say x86-64, and have what the processor has."""
+    known = resolve_target("native")
+    monkeypatch.setattr(tvm.target.codegen, "llvm_get_system_cpu", lambda: "x86-64")
+    unknown = resolve_target("native")
+    assert unknown.tvm_target.attrs["mcpu"] == "x86-64"
+    assert (unknown.features, unknown.vector_width) == (known.features, known.vector_width)
+
+
 def test_classic_string():
     target = resolve_target("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72 -num-cores=4")
     assert (target.arch, target.triple) == ("aarch64", "aarch64-linux-gnu")
