@@ -171,8 +171,8 @@ def build(
 ) -> None:
     """Compile MODEL for a device and a memory budget.
 
-    A folder holds a decoder and its tokenizer. Shapes and state follow from its files, unless options say otherwise; files for
-    text are copied next to the library, where `flexcomp generate` finds them.
+    A folder holds a decoder or an encoder, and its tokenizer. Shapes, state and padding follow from its files, unless options say
+    otherwise; files for text are copied next to the library, where `flexcomp generate` and `serve` find them.
     """
     extents = parse_extents(shape or [])
     inputs = parse_shapes(input or [], extents)
@@ -190,9 +190,9 @@ def build(
             hub = read_model_folder(model, onnx, context)
             hub.require_room_for_texts(output.parent)
             model, inputs = hub.model, {**hub.input_shapes, **inputs}
-            states, extents = {**hub.state, **states}, extents or dict(hub.shapes)
+            states, extents, pads = {**hub.state, **states}, extents or dict(hub.shapes), {**hub.pad, **pads}
         elif onnx is not None or context is not None:
-            raise InputError(f"--onnx and --context are for a decoder's folder, and {model} is none")
+            raise InputError(f"--onnx and --context are for a model's folder, and {model} is none")
         require_model(model)
         for path in (output, output.with_suffix(".weights")):
             require_writable(path, reading=[model])

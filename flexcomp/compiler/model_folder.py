@@ -13,14 +13,19 @@ from flexcomp.files import replacing
 from flexcomp.frontend import ports_in
 from flexcomp.generation import FolderTokenizer
 from flexcomp.generation.names import CACHES, IDS, LOGITS, MASKS, PLACES, STARTS
+from flexcomp.generation.pooling import pooling_files
 from flexcomp.generation.tokenizer import CONFIG, FILES, GENAI, TOKENIZER, read_object
 
+from .encoder_folder import encoder_shapes, is_encoder
 from .known import CONTEXT
 
+SENTENCES, TOKENIZER_SETTINGS = "sentence_bert_config.json", "tokenizer_config.json"
 TOKENS = "tokens"  # the name of the extent that shapes differ in
 _CHUNKS = (16, 128)  # tokens of a prompt that are taken at once
 _MOST_LOGITS_NBYTES = 32 << 20  # of a chunk
-_LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "context_length")  # keys of settings
+_LENGTHS = (  # keys of settings
+    "max_seq_length", "model_max_length", "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "context_length",
+)  # fmt: skip
 
 Extents = tuple[int | None, ...]
 
@@ -29,16 +34,17 @@ Extents = tuple[int | None, ...]
 class ModelFolder:
     """Arguments of `build`, by name, and the files for text."""
 
+    folder: Path
     model: Path
     input_shapes: Mapping[str, tuple[int | str, ...]]
     shapes: Mapping[str, list[int]]
     state: Mapping[str, str]
-    texts: tuple[Path, ...]
+    pad: Mapping[str, int]
+    texts: tuple[str, ...]  # below the folder
 
     def require_room_for_texts(self, folder: Path) -> None:
         """Raise InputError if another model's files lie in `folder`."""
-        for path in self.texts:
-            there = folder / path.name
+        for path, there in self._copies(folder):
             if there.exists() and not there.samefile(path) and there.read_bytes() != path.read_bytes():
                 raise InputError(
                     f"{there} differs from {path}: write the library into a folder of its own, or remove the file there"
@@ -46,17 +52,21 @@ class ModelFolder:
 
     def copy_texts(self, folder: Path) -> None:
         """Write the files for text into `folder`."""
-        for path in self.texts:
-            there = folder / path.name
+        for path, there in self._copies(folder):
             if not there.exists() or not there.samefile(path):
+                there.parent.mkdir(exist_ok=True)
                 with replacing(there) as copy:
                     shutil.copyfile(path, copy)
 
+    def _copies(self, folder: Path) -> Iterator[tuple[Path, Path]]:
+        return ((self.folder / name, folder / name) for name in self.texts)
+
 
 def read_model_folder(folder: Path, onnx: str | None = None, context: int | None = None) -> ModelFolder:
-    """The decoder in `folder`, whose ONNX file is `onnx` if there are several, with caches for `context` tokens.
+    """The decoder or encoder in `folder`, whose ONNX file is `onnx` if there are several, with caches for `context` tokens.
 
-    By default caches have as many places as the model was made for, CONTEXT at most. Raises InputError, ModelError.
+    By default caches have as many places as the model was made for, CONTEXT at most; an encoder takes texts of so many tokens.
+    Raises InputError, ModelError.
     """
     if not (folder / TOKENIZER).exists():
         other = "tokenizer.model" if (folder / "tokenizer.model").exists() else "no tokenizer"
@@ -66,9 +76,14 @@ def read_model_folder(folder: Path, onnx: str | None = None, context: int | None
         )
     tokenizer = FolderTokenizer(folder)
     genai = read_object(folder / GENAI).get("model")
-    settings = {**read_object(folder / CONFIG), **(genai if isinstance(genai, dict) else {})}
+    settings = {**read_object(folder / CONFIG), **read_object(folder / SENTENCES), **(genai if isinstance(genai, dict) else {})}
     model = _model_file(folder, onnx, settings)
     inputs, outputs = ports_in(model)
+    texts = tuple(name for name in FILES if (folder / name).exists())
+    if is_encoder(inputs, outputs):
+        longest = _longest({**settings, **read_object(folder / TOKENIZER_SETTINGS)}, context, model)
+        shapes, lengths, pad = encoder_shapes(inputs, longest, _whole(settings, "pad_token_id") or 0, TOKENS)
+        return ModelFolder(folder, model, shapes, lengths, {}, pad, (*texts, *pooling_files(folder)))
     vocabulary = _vocabulary(outputs, settings, model)
     if vocabulary is not None:
         tokenizer.require_within(vocabulary)
@@ -77,11 +92,13 @@ def read_model_folder(folder: Path, onnx: str | None = None, context: int | None
     chunks = _chunks(places, vocabulary)
     shapes = {name: _shape(name, extents, places, state, model) for name, extents in inputs.items()}
     return ModelFolder(
+        folder=folder,
         model=model,
         input_shapes=shapes,
         shapes={TOKENS: chunks} if any(TOKENS in shape for shape in shapes.values()) else {},
         state=state,
-        texts=tuple(folder / name for name in FILES if (folder / name).exists()),
+        pad={},
+        texts=texts,
     )
 
 
@@ -152,9 +169,14 @@ def _places(
         if others or context not in (None, places):
             raise InputError(f"{model} has caches of {', '.join(map(str, sorted(fixed)))} places: export it for another context")
         return places
+    return _longest(settings, context, model)
+
+
+def _longest(settings: Mapping[str, Any], context: int | None, model: Path) -> int:
+    """How many tokens a text may have."""
     most = _whole(settings, *_LENGTHS)
     if context is not None and most is not None and context > most:
-        raise InputError(f"a context of {context} tokens is more than the {most} that the model was made for")
+        raise InputError(f"a context of {context} tokens is more than the {most} that {model} was made for")
     return context or min(CONTEXT, most or CONTEXT)
 
 

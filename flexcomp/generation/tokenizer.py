@@ -87,14 +87,19 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if there is none. Raises InputError for anything else."""
+    return read_json(path, dict)
+
+
+def read_json(path: Path, kind: type) -> Any:
+    """The JSON object or list in a file; empty if there is none. Raises InputError for anything else."""
     if not path.exists():
-        return {}
+        return kind()
     try:
         found = json.loads(_read(path))
     except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"{path} is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{path} is no JSON object")
+    if not isinstance(found, kind):
+        raise InputError(f"{path} is no JSON {'object' if kind is dict else 'list'}")
     return found
 
 
@@ -104,7 +109,10 @@ def _tokenizer(path: Path) -> Any:
     except ImportError:
         raise InputError("text needs the package tokenizers: pip install 'flexcomp[text]'") from None
     try:
-        return Tokenizer.from_str(_read(path))
+        found = Tokenizer.from_str(_read(path))
+        found.no_truncation()  # texts are as long as they are
+        found.no_padding()
+        return found
     except InputError:
         raise
     except Exception as error:  # the library raises nothing narrower

@@ -143,14 +143,18 @@ def _text() -> dict[str, Any]:
     found = _json("Completion")
     found["content"]["text/event-stream"] = {}
     paths = {
-        "/v1/models": {"get": _operation("Decoders", _json("TextModels"))},
-        "/v1/models/{name}": {"get": _operation("A decoder", _json("TextModel"), known, [_in_path("name")])},
+        "/v1/models": {"get": _operation("Decoders and encoders", _json("TextModels"))},
+        "/v1/models/{name}": {"get": _operation("A decoder or encoder", _json("TextModel"), known, [_in_path("name")])},
     }
     for path, schema, summary in (
         ("/v1/chat/completions", "Chat", "A reply to messages"), ("/v1/completions", "Prompt", "Text that follows a prompt"),
     ):  # fmt: skip
         body = {"required": True, "content": {"application/json": {"schema": _ref(schema)}}}
         paths[path] = {"post": _operation(summary, found, codes) | {"requestBody": body}}
+    body = {"required": True, "content": {"application/json": {"schema": _ref("Embedded")}}}
+    paths["/v1/embeddings"] = {
+        "post": _operation("Embeddings of texts", _json("Embeddings"), codes) | {"requestBody": body}
+    }
     return paths
 
 
@@ -215,6 +219,8 @@ def _schemas() -> dict[str, Any]:
         "TextModels": _object({"object": text, "data": {"type": "array", "items": model}}),
         "Chat": _object({"model": text, "messages": {"type": "array", "items": message, "minItems": 1}}, options),
         "Prompt": _object({"model": text, "prompt": {}}, options),
+        "Embedded": _object({"model": text, "input": {}}, {"encoding_format": text}),
+        "Embeddings": _object({"object": text, "data": {"type": "array"}, "model": text, "usage": {"type": "object"}}),
         "Completion": _object({"id": text, "object": text, "choices": {"type": "array"}, "usage": {"type": "object"}}),
         "Server": _object({"name": text, "version": text, "extensions": {"type": "array", "items": text}}),
         "Model": _object(

@@ -135,7 +135,7 @@ async def _answered(
     if service.ending:
         raise ending()
     within = [seconds for seconds in (header_s, asked.timeout_s) if seconds is not None]
-    outputs = await _computed(service, receive, model, asked.inputs, min(within, default=None), account)
+    outputs = await computed(service, receive, model, asked.inputs, min(within, default=None), account)
     return await _written(service, model, asked, outputs)
 
 
@@ -155,11 +155,16 @@ async def _asked(
     return asked
 
 
-async def _computed(
-    service: Service, receive: Receive, model: Model, inputs: dict[str, np.ndarray], within_s: float | None, account: _Account
+async def computed(
+    service: Service,
+    receive: Receive,
+    model: Model,
+    inputs: dict[str, np.ndarray],
+    within_s: float | None = None,
+    account: _Account | None = None,
 ) -> dict[str, np.ndarray]:
     """The outputs. A request whose client goes away leaves the queue."""
-    left_ms = None
+    account, left_ms = account or _Account(time.perf_counter()), None
     if within_s is not None:
         left_ms = max(1e-3, 1e3 * (within_s - (time.perf_counter() - account.began)))
     try:

@@ -82,6 +82,11 @@ class Models:
             raise Refusal(UNKNOWN, f"the model {_shown(name)} is not loaded: {self._reason(name)}")
         raise unknown(name)
 
+    def path(self, name: str) -> Path:
+        """Of the library of a model that is loaded. Raises Refusal."""
+        self.get(name)
+        return self._libraries()[name]
+
     def require_ready(self, name: str) -> None:
         """Raise Refusal unless a model is loaded and can run."""
         self.get(name)

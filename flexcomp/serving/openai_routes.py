@@ -17,6 +17,7 @@ from flexcomp.generation import TextReply, Turn
 
 from .answers import FAULT, UNKNOWN, Refusal, answer, ending, error_object, refusal_of
 from .connection import SENT
+from .embeddings import Embeddings
 from .inference import Service
 from .language import LanguageModel
 from .limits import Share, read_body, until_gone
@@ -29,20 +30,22 @@ _TOKEN_NBYTES = 64  # of a token, with its piece of text until it is sent
 
 def add_openai_routes(app: FastAPI, service: Service) -> None:
     """Have `app` answer by OpenAI's protocol, too."""
-    began = int(time.time())
+    began, embeddings = int(time.time()), Embeddings(service)
 
     def described(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": began, "owned_by": "flexcomp"}
 
     @app.get("/v1/models")
     async def models() -> Response:
-        return answer({"object": "list", "data": [described(name) for name in service.languages]})
+        return answer({"object": "list", "data": [described(name) for name in (*service.languages, *embeddings.names)]})
 
     @app.get("/v1/models/{name}")
     async def model(name: str) -> Response:
-        _language(service, name)
+        if name not in embeddings.names:
+            _language(service, name)
         return answer(described(name))
 
+    app.add_route("/v1/embeddings", embeddings, methods=["POST"])
     app.add_route("/v1/chat/completions", Completions(service, read_chat), methods=["POST"])
     app.add_route("/v1/completions", Completions(service, read_completion), methods=["POST"])
 
