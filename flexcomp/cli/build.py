@@ -109,7 +109,7 @@ def build(
         typer.Option(
             metavar="OUTPUT=INPUT",
             help="The output becomes this input of the next inference, unseen by callers. A * on both sides stands for the same "
-            "text: 'present.*=past_key_values.*'.",
+            "text: 'present.*=past_key_values.*'. An input with its own name stays as it is set.",
         ),
     ] = None,
     onnx: Annotated[

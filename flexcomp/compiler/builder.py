@@ -51,7 +51,7 @@ from .padding import tried_padding
 from .prepared import Prepared, Progress, artifact_of_shapes
 from .probing import probed
 from .shapes import require_common, shape_with
-from .state import required_states, written_out
+from .state import changing, required_states, written_out
 from .weight_types import TypesInOrder, WeightTypes
 from .weights import evaluate
 
@@ -97,7 +97,8 @@ def build(
     or a list of combinations, `[{"h": 32, "w": 64}]`.
     `pad`: numbers by input. A session pads inputs of other extents with them, if the build finds that outputs do not change.
     `state`: outputs that become inputs of the next inference, `{"h_out": "h_in"}`. A * on both sides stands for the same text:
-    `{"present.*": "past_key_values.*"}`. States are zeros at first. `run` neither takes nor returns them; `Session.state` does.
+    `{"present.*": "past_key_values.*"}`. An input with its own name stays as it is set. States are zeros at first. `run` neither
+    takes nor returns them; `Session.state` does.
     `custom_operators`: operators of the model that flexcomp lacks, or that are to be computed in another way.
 
     Weights and arithmetic:
@@ -192,7 +193,7 @@ def prepare_shapes(
     if resolved.gpu and len(declared) > 1:
         raise InputError(f"shapes: a GPU computes ({resolved}), for which a library holds one shape: build a library for each")
     report("import", 0, len(declared))
-    shapes, states = [], partial(written_out, options.model.state)
+    shapes, states = [], partial(written_out, changing(options.model.state))
     for done, shape in enumerate(declared, 1):
         shapes.append(load_model(model, shape.inputs, options.model.params, options.model.custom_operators, states))
         report("import", done, len(declared))

@@ -1,4 +1,4 @@
-"""`build(state=…)`: which outputs of a network become which inputs of its next inference."""
+"""`build(state=…)`: which outputs of a network become which inputs of its next inference, and which inputs stay."""
 
 from __future__ import annotations
 
@@ -46,13 +46,18 @@ def required_states(state: Mapping[str, str], imported: Imported) -> dict[str, s
     returned = list(body.fields) if isinstance(body, relax.Tuple) else [body]
     inputs = dict(zip(imported.input_names, main.params[: num_inputs(main)], strict=True))
     outputs = dict(zip(imported.output_names, returned, strict=True))
-    state = written_out(state, outputs)
+    state = written_out(state, outputs, inputs)
     for made, read in state.items():
-        _require_known(made, outputs, "output")
         _require_known(read, inputs, "input")
-        if outputs[made].same_as(inputs[read]):
-            raise InputError(f'state: the output "{made}" is the input "{read}" itself, which would never change')
-        has, wanted = (TensorType(shape(one), dtype(one)) for one in (outputs[made], inputs[read]))
+        if made != read:
+            _require_known(made, outputs, "output")
+            if outputs[made].same_as(inputs[read]):
+                raise InputError(
+                    f'state: the output "{made}" is the input "{read}" itself, which would never change: name the input twice, '
+                    f'"{read}={read}", if it shall stay'
+                )
+        kept = inputs[read]
+        has, wanted = (TensorType(shape(one), dtype(one)) for one in (outputs.get(made, kept), kept))
         if wanted != has:
             becomes = f'the output "{made}" is {has}, the input "{read}" that it becomes is {wanted}'
             raise InputError(f"state: {becomes}: they must agree")
@@ -61,19 +66,25 @@ def required_states(state: Mapping[str, str], imported: Imported) -> dict[str, s
     return state
 
 
-def written_out(state: Mapping[str, str], outputs: Collection[str]) -> dict[str, str]:
+def changing(state: Mapping[str, str]) -> dict[str, str]:
+    """The pairs of an output and an input; an input with its own name stays as it was set."""
+    return {made: read for made, read in state.items() if made != read}
+
+
+def written_out(state: Mapping[str, str], outputs: Collection[str], inputs: Collection[str] = ()) -> dict[str, str]:
     """Pairs of names in the place of patterns; names that are given as they are count before patterns."""
     pairs = {made: read for made, read in state.items() if _ANY not in made or made in outputs}
     for made, read in state.items():
         if made in pairs:
             continue
         before, behind = made.split(_ANY)
+        what, known = ("input", inputs) if made == read else ("output", outputs)
         found = [
-            name for name in outputs
+            name for name in known
             if name.startswith(before) and name.endswith(behind) and len(name) > len(before) + len(behind)
         ]  # fmt: skip
         if not found:
-            raise InputError(f'state: the network has no output that matches "{made}"; there are {", ".join(outputs)}')
+            raise InputError(f'state: the network has no {what} that matches "{made}"; there are {", ".join(known)}')
         for name in found:
             part = name[len(before) : len(name) - len(behind)]
             if name not in state:

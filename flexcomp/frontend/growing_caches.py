@@ -3,8 +3,9 @@
     present = Concat(past, rows, axis=2)      →      present = ScatterElements(past, n + 0, 1, …, rows, axis=2)
 
 The input `past` becomes [batch, heads, capacity, width], of which the first n rows are valid, and n follows from the inputs: the
-mask's sum less the new rows, or the first position. What the model computes of the number of past rows splits in two: extents
-are those of a full cache, and numbers, such as positions, follow n. Scores of places after the new rows are hidden.
+mask's sum less the new rows, or the first position. A model without such an input gets one, `cache_position`. What the model
+computes of the number of past rows splits in two: extents are those of a full cache, and numbers, such as positions, follow n.
+Scores of places after the new rows are hidden.
 
 A known number that depends on the number of past rows (`dependence.py`) and differs by as much for each is a sum of it and n. A
 tensor that is the beginning of a longer one is as it is for the full cache. All other operators on known values are computed
@@ -36,6 +37,7 @@ _ELEMENTWISE = (
     "Trilu", "Where", "Xor",
 )  # fmt: skip
 _INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+ADDED = "cache_position"  # the input of a model that has none with places
 _FEWER = (0, 1, 2)  # rows than a full cache
 
 
@@ -172,17 +174,20 @@ class _Fitter(Writer):
             numbers = self.emit("Reshape", [numbers, self.constant(np.int64([-1]))])
             count = self.emit("Gather", [numbers, self.constant(np.int64(0))], axis=0)
         else:
-            join = next(iter(self.joins.values()))
-            raise UnsupportedModelError(
-                f"{_named(join)} joins a cache that grows, and no input says how many rows are valid: export the model with an "
-                f"attention_mask, int64[1, {self.capacity}] by input_shapes, or with position_ids"
-            )
+            count = self.emit("Gather", [self._added_input(), self.constant(np.int64(0))], axis=0)
         # A number below 0 is the caller's mistake; indices of a scatter would be counted from the end.
         is_negative = self.emit("Less", [count, self.constant(np.int64(0))])
         self.valid = self.emit("Where", [is_negative, self.constant(np.int64(self.capacity)), count])
         column = np.arange(self.capacity, dtype=np.int64)
         end = self.emit("Add", [self.valid, self.constant(np.int64(self.rows))])
         self.seen = self.emit("Less", [self.constant(column), end])
+
+    def _added_input(self) -> str:
+        """An input for the places of new rows, as the model has none: int64[rows]."""
+        if ADDED in self.inputs:
+            raise UnsupportedModelError(f"the input {ADDED!r} is not int64[{self.rows}], the places of new rows: rename it")
+        self.graph.input.append(helper.make_tensor_value_info(ADDED, TensorProto.INT64, [self.rows]))
+        return ADDED
 
     def _scatter(self, node: onnx.NodeProto, past: str) -> None:
         """New rows after the valid ones."""

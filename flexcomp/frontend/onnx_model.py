@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 from flexcomp.frontend import onnx_file
 from flexcomp.frontend.allowance import Allowance
+from flexcomp.frontend.cache_branch import take_cache_branch
 from flexcomp.frontend.cache_patterns import recognise_cache_writes
 from flexcomp.frontend.contrib import adopt_norms
 from flexcomp.frontend.control_flow import write_out
@@ -210,10 +211,12 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]], 
     outputs' names, the inputs that outputs become.
     """
     model, large = source.proto, _without_defaults(source, input_shapes)
+    take_cache_branch(model, states([output.name for output in model.graph.output]).values())
     inputs = graph_inputs(model.graph, large)
-    declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
     _fix_shapes(model.graph, inputs, input_shapes)
     fit_growing_caches(model, states([output.name for output in model.graph.output]))
+    inputs = graph_inputs(model.graph, large)
+    declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
     require_consistent(model)
     fixed = {i.name: i for i in inputs}
     define_operators(model)

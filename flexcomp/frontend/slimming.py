@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -80,12 +80,25 @@ def _left_out(graph: onnx.GraphProto) -> Iterator[str]:
         yield from _PRODUCTS
     if any(node.op_type == "Pad" and len(node.input) > 3 for node in graph.node):  # pads of some axes are taken for all
         yield "FusionPadConv"
-    # The factor of a reshaped Gemm goes into its weights, whoever else reads its result.
+    # The factor of a reshaped Gemm goes into its weights, whoever else reads its result; of two factors in a row one gets lost.
     readers = Counter(name for node in graph.node for name in node.input)
     factors = {name for node in products for name in node.input}
     views = (node for node in graph.node if node.op_type == "Reshape" and node.output[0] in factors)
-    if any(readers[node.input[0]] > 1 for node in views):
+    if any(readers[node.input[0]] > 1 for node in views) or _has_factors_in_a_row(graph, products):
         yield "FusionGemmMul"
+
+
+def _has_factors_in_a_row(graph: onnx.GraphProto, products: Iterable[onnx.NodeProto]) -> bool:
+    """Whether a product, reshaped or permuted, is multiplied again."""
+    makers = {node.output[0]: node for node in graph.node if node.op_type in ("Mul", "Reshape", "Transpose")}
+    for product in products:
+        for name in product.input:
+            views = 0
+            while name in makers and makers[name].op_type != "Mul":
+                name, views = makers[name].input[0], views + 1
+            if views and name in makers:
+                return True
+    return False
 
 
 def _is_of_channels(node: onnx.NodeProto, types: Mapping, constants: Mapping[str, tuple[int, ...]]) -> bool:
@@ -109,7 +122,12 @@ def _has_negative_zero(graph: onnx.GraphProto) -> bool:
 
 
 def _contradiction(given: onnx.ModelProto, result: onnx.ModelProto) -> str | None:
-    """A tensor of both whose type or shape differs, as ONNX's own inference sees them, in words."""
+    """A tensor that is read and not made, or one of both whose type or shape differs by ONNX's own inference, in words."""
+    graph = result.graph
+    weights = (*graph.initializer, *(one.values for one in graph.sparse_initializer))
+    made = {one.name for one in (*weights, *graph.input)} | {name for node in graph.node for name in node.output}
+    if lost := {name for node in graph.node for name in node.input} - made - {""}:
+        return f"it loses {min(lost)!r}"
     checked = onnx.ModelProto.FromString(result.SerializeToString())
     forget_shapes(checked.graph)
     before, after = static_types(given.graph), static_types(infer(checked))

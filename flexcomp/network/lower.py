@@ -112,6 +112,8 @@ class _Lowering:
             self._binding(binding)
         returned, staying = self._look_up(self.main.body.body), {place.value for place in states.values()}
         for name, seen in zip(output_names, returned if isinstance(returned, list) else [returned], strict=True):
+            if self.state.get(name) == name:  # an input that stays
+                continue
             if isinstance(seen, Array):
                 seen = self._copy(seen) if seen.size else self._empty(seen)
             elif self.state.get(name) in exchanged:
@@ -125,6 +127,8 @@ class _Lowering:
                 result.states.append(State(given, name, place.type, place.value, place.offset, seen.value))
             else:
                 result.outputs.append(Port(name, seen.value, seen.type))
+        kept = [(name, states[name]) for made, name in self.state.items() if made == name]
+        result.states += [State(name, name, place.type, place.value, place.offset, place.value) for name, place in kept]
         result.states.sort(key=lambda state: state.offset)
         return result
 

@@ -267,7 +267,7 @@ class State:
 
     A state is neither given nor returned. Inferences read states from one value that all states share; when an inference is
     complete, and cannot fail or begin anew any more, the result is copied there. Or a layer exchanges bytes of the state: then
-    the result is the state, and an incomplete inference exchanges the bytes again.
+    the result is the state, and an incomplete inference exchanges the bytes again. Without such a layer it stays as it was set.
     """
 
     input: str
@@ -275,7 +275,8 @@ class State:
     type: TensorType
     value: int  # index of the value that holds all states; layers read that value, or exchange its bytes
     offset: int  # bytes from the start of that; multiple of ALIGN
-    result: int  # index of the value that holds the output, from its start on; `value`: a layer exchanges bytes of the state
+    # Index of the value that holds the output, from its start on; `value`: a layer exchanges bytes of the state, or none does.
+    result: int
 
 
 @dataclass(frozen=True)

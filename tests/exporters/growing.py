@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.networks.graph import Graph
 
@@ -21,6 +21,7 @@ class Form:
     mask: str = "positions"  # how later tokens are hidden: by positions, by rows of a table (GPT-2), or "none", for single tokens
     inputs: tuple[str, ...] = ("attention_mask", "position_ids")
     layers: int = 1
+    merged: bool = False  # with a decoder without past, as optimum merges the two
     summed: bool = False  # an output is the sum over all places of a cache
 
 
@@ -118,3 +119,26 @@ def decoder(form: Form) -> onnx.ModelProto:
     g.nodes.append(helper.make_node("MatMul", [x, g.normal((WIDTH, VOCABULARY), 0.3)], ["logits"], "logits"))
     graph = helper.make_graph(g.nodes, g.name, g.inputs, g.outputs, g.weights)
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def merged(model: onnx.ModelProto) -> onnx.ModelProto:
+    """If(use_cache_branch; the decoder, another one that reads hidden states), and an output that is empty with past."""
+    graph = model.graph
+    none = helper.make_node("Constant", [], ["cross"], "cross", value=numpy_helper.from_array(np.zeros((0, WIDTH), "f4")))
+    cross = helper.make_tensor_value_info("cross", TensorProto.FLOAT, ["n", WIDTH])
+    hidden = helper.make_tensor_value_info("hidden_states", TensorProto.FLOAT, ["n", WIDTH])
+    outputs = [*graph.output, cross]
+    first = onnx.GraphProto.FromString(graph.SerializeToString())
+    first.node.append(none)
+    table = numpy_helper.from_array(np.ones((WIDTH, VOCABULARY), "f4"), "table")
+    other = [helper.make_node("MatMul", ["hidden_states", "table"], ["products"])]
+    other += [helper.make_node("Unsqueeze", ["products", "zero"], ["logits"])]
+    other += [helper.make_node("Identity", ["hidden_states"], [port.name]) for port in outputs[1:]]
+    weights = [table, numpy_helper.from_array(np.int64([0]), "zero")]
+    with_past = helper.make_graph([*first.node], "with_past", [], outputs, [*first.initializer])
+    without = helper.make_graph(other, "without", [], outputs, weights)
+    names = [port.name for port in outputs]
+    node = helper.make_node("If", ["use_cache_branch"], names, "if", then_branch=with_past, else_branch=without)
+    condition = helper.make_tensor_value_info("use_cache_branch", TensorProto.BOOL, [1])
+    whole = helper.make_graph([node], "merged", [*graph.input, hidden, condition], outputs)
+    return helper.make_model(whole, ir_version=8, opset_imports=model.opset_import)

@@ -9,7 +9,7 @@ import pytest
 import flexcomp
 from flexcomp.errors import InputError, UnsupportedModelError
 
-from .growing import DEPTH, SHARED, VOCABULARY, Form, decoder
+from .growing import DEPTH, SHARED, VOCABULARY, Form, decoder, merged
 
 CAPACITY, STATE = 24, {"present.*": "past_key_values.*"}
 
@@ -32,7 +32,7 @@ def tokens_of(model, prompt: np.ndarray, count: int) -> list[int]:
 
 
 def built(form: Form, sizes: list[int], capacity: int = CAPACITY) -> flexcomp.Artifact:
-    model = decoder(form)
+    model = merged(decoder(form)) if form.merged else decoder(form)
     shapes = {port.name: (1, "s") for port in model.graph.input if port.name in ("input_ids", "position_ids")}
     shapes |= {port.name: (1, SHARED, capacity, DEPTH) for port in model.graph.input if port.name.startswith("past")}
     shapes |= {"attention_mask": (1, capacity)} if "attention_mask" in form.inputs else {}
@@ -59,6 +59,8 @@ def poison(session: flexcomp.Session) -> None:
         (Form(mask="table"), [1, 4]),
         (Form(inputs=("position_ids",)), [1, 4]),
         (Form(mask="none", inputs=("position_ids",)), [1]),  # only the number of valid rows hides the others
+        (Form(inputs=()), [1, 4]),  # nothing says how many rows are valid: the network gets an input that does
+        (Form(merged=True), [1]),
     ],
     ids=str,
 )
@@ -83,6 +85,12 @@ def test_tokens_are_those_with_caches_that_grow(form, sizes, tmp_path):
             )
 
 
+def test_of_a_merged_decoder_what_the_other_branch_reads_is_gone():
+    program = built(Form(merged=True), [1]).program
+    assert [port.name for port in program.inputs] == ["input_ids", "attention_mask", "position_ids"]
+    assert [port.name for port in program.outputs] == ["logits"]
+
+
 def test_a_full_cache_takes_no_more(tmp_path):
     built(Form(), [1], capacity=5).export_library(tmp_path / "decoder.so")
     with flexcomp.load(tmp_path / "decoder.so", budget="min") as session:
@@ -94,7 +102,6 @@ def test_a_full_cache_takes_no_more(tmp_path):
 @pytest.mark.parametrize(
     ("form", "sizes", "error", "reason"),
     [
-        (Form(mask="none", inputs=()), [1], UnsupportedModelError, "no input says how many rows are valid"),
         (Form(summed=True), [1], UnsupportedModelError, r"node 'sum' \(ReduceSum\) reads a cache that grows"),
         (Form(), [CAPACITY - 1], InputError, "of which an inference takes 23: give it more"),
     ],

@@ -24,6 +24,8 @@ WEIGHTS = {
     "channels": np.arange(1, 5, dtype="f4").reshape(1, 4, 1, 1),
     "zero": np.zeros(1, "f4"),
     "-zero": -np.zeros(1, "f4"),
+    "half": np.float32(0.5),
+    "[1, 1, 2, 2]": np.array([1, 1, 2, 2]),
     "[]": np.zeros(0, "i8"),
     "[15, 1]": np.array([15, 1]),
     "[1, 3, 5]": np.array([1, 3, 5]),
@@ -116,6 +118,29 @@ def test_factors_of_channels_become_weights():
         {"x": IMAGE}, "y",
     )  # fmt: skip
     assert [node.op_type for node in require_same_results(model).graph.node] == ["Conv"]
+
+
+def test_factors_in_a_row_stay_two(caplog):
+    """Of a row whose permutation is a reshape: the graph would read the result of a product that is gone."""
+    model = graph(
+        [
+            ("MatMul", "x|turned", "m"), ("Add", "m|scale4", "a"), ("Mul", "a|half", "p"), ("Reshape", "p|[1, 1, 2, 2]", "r"),
+            ("Transpose", "r", "t", {"perm": [0, 2, 1, 3]}), ("Mul", "t|half", "y"),
+        ],
+        {"x": (1, 1, 5)}, "y",
+    )  # fmt: skip
+    require_same_results(model)
+    assert not caplog.text
+
+
+def test_a_lost_result_is_noticed(monkeypatch, caplog):
+    model = graph([("Neg", "x", "n"), ("Abs", "n", "y")], {"x": (3, 4)}, "y")
+    other = onnx.ModelProto.FromString(model.SerializeToString())
+    del other.graph.node[0]
+    monkeypatch.setattr(onnxslim, "slim", lambda *_, **__: other)
+    with caplog.at_level(logging.WARNING):
+        assert slim(model).graph.node == model.graph.node
+    assert "it loses 'n'" in caplog.text
 
 
 def test_a_changed_shape_is_noticed(monkeypatch, caplog):

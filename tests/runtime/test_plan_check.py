@@ -232,7 +232,6 @@ def with_state(program, **changes):
         ({"offset": PAGE - 64}, "the state x lies in another one, or outside"),
         ({"type": TensorType((0,))}, "the state x lies in another one, or outside"),
         ({"result": 99}, "the state x becomes nothing that has its size"),
-        ({"result": 4}, "what state x becomes is not written"),  # no layer exchanges bytes of it
         ({"result": 0}, "what state x becomes is not written"),
         ({"type": TensorType((512,)), "result": 3}, "the state x becomes nothing that has its size"),
     ],

@@ -48,6 +48,34 @@ def inputs(count: int) -> np.ndarray:
     return np.random.default_rng(3).standard_normal((count, 1, CELL.width)).astype("f4")
 
 
+def test_an_input_that_stays_is_set_once(tmp_path):
+    """It lies among states, and no inference or change of the budget changes it; the whole state is set to zeros by a reset."""
+    info, f4 = helper.make_tensor_value_info, TensorProto.FLOAT
+    weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((64, 64)).astype("f4"), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Add", ["m", "kept"], ["y"]),
+        helper.make_node("Add", ["x", "sum"], ["next"]),
+    ]  # fmt: skip
+    ports = [[info(name, f4, (1, 64)) for name in names.split()] for names in ("x kept sum", "y next")]
+    model = helper.make_model(helper.make_graph(nodes, "kept", *ports, [weight]), ir_version=8)
+    path, options = tmp_path / "kept.so", {"threads": 1, "probe": False, "progress": False}
+    flexcomp.build(model, state={"next": "sum", "kep*": "kep*"}, **options).export_library(path)
+    x, kept = np.random.default_rng(1).standard_normal((2, 1, 64)).astype("f4")
+    product = x @ numpy_helper.to_array(weight)
+    with flexcomp.load(path, budget="min") as session:
+        assert [port.name for port in session.inputs] == ["x"]
+        session.set_state({"kept": kept})
+        for budget in ("min", "all", "min"):
+            session.set_budget(budget)
+            np.testing.assert_allclose(session.run({"x": x})["y"], product + kept, rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(session.state()["kept"], kept)
+        np.testing.assert_allclose(session.state()["sum"], 3 * x, rtol=1e-6)
+        session.reset_state()
+        np.testing.assert_allclose(session.run({"x": x})["y"], product, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match='no input that matches "z\\*"; there are x, kept, sum'):
+        flexcomp.build(model, state={"z*": "z*"}, **options)
+
+
 def delays(shape=SHAPE):
     """y = W · (x + b); a becomes x + 1, b what a was, n one more, and the large one half of itself and x's first element."""
     node = helper.make_node

@@ -38,16 +38,16 @@ struct Port {
 };
 
 // An input that the network gives itself: the contents of `result` at the end of an inference are copied to the input's
-// place in the next one, or a layer has exchanged bytes of the state. All states lie in one value, of nobody else,
-// whose bytes stay.
+// place in the next one, or a layer has exchanged bytes of the state, or it stays as it was set. All states lie in one
+// value, of nobody else, whose bytes stay.
 struct State {
   std::string input, output;
   uint32_t value;
   uint64_t offset;  // bytes from the start of the value
-  uint32_t result;  // `value`: a layer exchanges
+  uint32_t result;  // `value`: a layer exchanges, or none does
   TensorType type;
 
-  bool exchanged() const { return result == value; }
+  bool exchanged() const { return result == value; }  // or unchanged
 };
 
 // Of the integers in a tensor: low <= value < high.

@@ -141,21 +141,11 @@ class StepCheck {
     for (const Port& port : program_.outputs)
       RequireOfPlan(written[port.value].Holds(0, port.type.nbytes), rung_, "output ", port.name, " is not written");
     for (const State& state : program_.states)
-      RequireOfPlan(state.exchanged() ? Exchanges(state) : written[state.result].Holds(0, state.type.nbytes), rung_, "what state ",
+      RequireOfPlan(state.exchanged() || written[state.result].Holds(0, state.type.nbytes), rung_, "what state ",
               state.input, " becomes is not written");
   }
 
   bool IsState(uint32_t value) const { return !program_.states.empty() && program_.states.front().value == value; }
-
-  // Whether a layer exchanges the state; each such layer exchanges bytes of just one state (checked in
-  // `program/check.cc`).
-  bool Exchanges(const State& state) const {
-    return std::ranges::any_of(runs_, [&](const LayerRun& run) {
-      return std::ranges::any_of(program_.layers[run.layer].args, [&](const Arg& arg) {
-        return arg.exchanged && arg.value == state.value && arg.offset == state.offset;
-      });
-    });
-  }
 
   void FindLives() {
     const auto live = [this](uint32_t value, uint32_t begin, uint32_t end) {
