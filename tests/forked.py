@@ -15,6 +15,8 @@ import sys
 
 SOCKET = "FLEXCOMP_TESTS_FORKED"
 _MOST = 1 << 20  # bytes of a request
+# Typer imports pydantic, where it is installed, when a command begins.
+_IMPORTED = ("flexcomp.cli.app", "flexcomp.compiler.builder", "pydantic.type_adapter", "rich.emoji", "zoneinfo")
 
 
 class Process:
@@ -57,7 +59,7 @@ def _serve(path: str) -> None:
     import select
     from importlib import import_module
 
-    for name in ("flexcomp.cli.app", "flexcomp.compiler.builder"):
+    for name in _IMPORTED:
         import_module(name)
     gc.freeze()  # what is not looked at is not copied
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -41,8 +41,9 @@ def interrupted_at(n, act):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
-            seen[frame.f_code, frame.f_lasti] += 1
-            left -= seen[frame.f_code, frame.f_lasti] <= 2
+            at = id(frame.f_code), frame.f_lasti  # to hash code itself takes longer than all else here
+            seen[at] += 1
+            left -= seen[at] <= 2
             if left == 0:
                 sys.settrace(None)
                 raise Interrupted
