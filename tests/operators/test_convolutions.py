@@ -12,6 +12,7 @@ import pytest
 
 import flexcomp
 from flexcomp.passes.transposed import Axis, are_together
+from tests.pairs import pairs
 
 from .networks import model, node
 
@@ -22,7 +23,7 @@ def normal(*shape: int) -> np.ndarray:
 
 def check(network: onnx.ModelProto, x: np.ndarray, folder: Path, layers: int = 1) -> None:
     """It agrees, and its products are computed by so many layers that have a choice of kernels."""
-    artifact = flexcomp.build(network, threads=1)
+    artifact = flexcomp.build(network, threads=1, kernels="fastest")
     artifact.export_library(folder / "network.so")
     with flexcomp.load(folder / "network.so") as session:
         found = session.run({"x": x})["y"]
@@ -86,10 +87,12 @@ def test_a_kernel_of_one_plane(tmp_path):
     check(conv(x, 1, 3, 3, pads=[0, 1, 1, 0, 1, 1]), x, tmp_path)
 
 
-@pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (4, 4), (5, 2)])
-@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 1), (4, 5)])
-@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 0, 1), (0, 1, 1, 1)])
-@pytest.mark.parametrize("out", [6, 16])
+@pytest.mark.parametrize(
+    ("kernel", "strides", "pads", "out"),
+    pairs(
+        [(1, 1), (2, 3), (4, 4), (5, 2)], [(1, 1), (2, 2), (3, 1), (4, 5)], [(0, 0, 0, 0), (1, 0, 0, 1), (0, 1, 1, 1)], [6, 16]
+    ),
+)
 def test_transposed(kernel, strides, pads, out, tmp_path):
     """All alignments of a kernel to its phases: taps that are missing, patches that are cut off, rows that nothing reaches."""
     x = normal(1, 4, 5, 4)
@@ -113,20 +116,21 @@ def test_transposed_with_pads_beyond_the_kernel(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "attributes",
+    ("planes", "attributes"),
     [
-        {},
-        {"strides": [2, 2, 2], "pads": [1] * 6, "output_padding": [1, 0, 1]},
-        {"strides": [3, 1, 2], "pads": [2, 0, 1, 1, 0, 0]},
-        {"strides": [4, 1, 1], "output_padding": [3, 0, 0]},
-        {"dilations": [2, 1, 2], "strides": [2, 1, 1]},
-        {"dilations": [3, 1, 1], "strides": [2, 2, 1], "pads": [4, 0, 0, 5, 0, 0]},
-        {"pads": [4, 0, 1, 3, 1, 0], "strides": [1, 2, 1]},
-        {"group": 2, "strides": [2, 1, 2]},
+        (3, {}),
+        (1, {"strides": [2, 2, 2], "pads": [1] * 6, "output_padding": [1, 0, 1]}),
+        (4, {"strides": [2, 2, 2], "pads": [1] * 6, "output_padding": [1, 0, 1]}),
+        (1, {"strides": [3, 1, 2], "pads": [2, 0, 1, 1, 0, 0]}),
+        (4, {"strides": [3, 1, 2], "pads": [2, 0, 1, 1, 0, 0]}),
+        (3, {"strides": [4, 1, 1], "output_padding": [3, 0, 0]}),
+        (4, {"dilations": [2, 1, 2], "strides": [2, 1, 1]}),
+        (3, {"dilations": [3, 1, 1], "strides": [2, 2, 1], "pads": [4, 0, 0, 5, 0, 0]}),
+        (4, {"pads": [4, 0, 1, 3, 1, 0], "strides": [1, 2, 1]}),
+        (3, {"group": 2, "strides": [2, 1, 2]}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("planes", [1, 3, 4])
 def test_transposed_in_three_axes(planes, attributes, tmp_path):
     """Phases of planes, planes that are cut off, planes that nothing reaches."""
     if planes == 1 and attributes.get("pads", [0])[0] > 1:
