@@ -21,7 +21,6 @@ AVX2 = "llvm -mcpu=x86-64-v3"  # compiles in half the time that AVX-512 takes
 NETWORKS = {
     "squeezenet": ("native", "fastest"),
     "shufflenet": ("native", "auto"),
-    "mobilenet_v2": (AVX2, "smallest"),
     "open_nsfw": (AVX2, "fastest"),
     "ppocr_rec": (AVX2, "smallest"),
 }
