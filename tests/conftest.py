@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -19,8 +20,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Plans of the suite are the same on every storage; tests of the probe ask for it.
 os.environ["FLEXCOMP_PROBE"] = "0"
 
-# The first test that needs runtime, runner or server for another machine compiles them: with -O1 in two thirds of the time.
-os.environ.setdefault("FLEXCOMP_CXXFLAGS", "-O1")
+# The first test that needs runtime, runner or server for another machine compiles them: with -O0 in half of the time.
+os.environ.setdefault("FLEXCOMP_CXXFLAGS", "-O0")
 
 # Property tests draw the same examples in every run, on slow machines too. `make fuzz` draws others (tests/fuzz/properties.py).
 settings.register_profile(
@@ -56,3 +57,9 @@ def decoder_library(tmp_path_factory) -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole networks first: one worker takes them, and the other steals small tests from behind them, to the end."""
     items.sort(key=lambda item: not item.path.is_relative_to(ROOT / "tests" / "networks"))
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end: the garbage collector need not look through them again and again."""
+    gc.collect()
+    gc.freeze()
