@@ -61,7 +61,7 @@ def by_flexcomp(case: Case, target: str = "native") -> Verdict:
     return Verdict(Outcome.RIGHT)
 
 
-def together(cases: Sequence[Case], target: str) -> list[Verdict]:
+def together(cases: Sequence[Case], target: str, kernels: str = "auto") -> list[Verdict]:
     """As `by_flexcomp`, of tests in one library. One that fails may make all fail: each alone says more."""
     import flexcomp
     from flexcomp.frontend import load_model
@@ -70,7 +70,7 @@ def together(cases: Sequence[Case], target: str) -> list[Verdict]:
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         library = Path(folder) / "tests.so"
         models = [onnx.load_model_from_string(case.model) for case in cases]
-        artifact = joint.build([load_model(model) for model in models], models[0], target=target)
+        artifact = joint.build([load_model(model) for model in models], models[0], target=target, kernels=kernels)
         artifact.export_library(str(library))
         marked = [(joint.mark(i), case) for i, case in enumerate(cases)]
         inputs = {mark + name: value for mark, case in marked for name, value in case.inputs.items()}
