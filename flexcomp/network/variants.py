@@ -82,12 +82,12 @@ class Network:
     band_values: tuple[Value, ...] = ()  # between the layers of a band
     band_kernels: Mapping[str, RowKernel] = field(default_factory=dict)  # by symbol
 
-    @property
+    @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """All layers, then all alternatives, then all bands."""
         return (*self.base.layers, *(other.layer for other in (*self.alternatives, *self.bands)))
 
-    @property
+    @cached_property
     def values(self) -> tuple[Value, ...]:
         """All values of all layers."""
         return (*self.base.values, *self.band_values)
