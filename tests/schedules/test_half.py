@@ -6,12 +6,14 @@ once for both. Those of bfloat16 run where the processor has AVX512_BF16.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device import resolve_target
 from flexcomp.schedules import conv
 from flexcomp.schedules.registry import candidates, space
@@ -99,6 +101,19 @@ def test_an_odd_channel_is_multiplied_alone():
     kernel = library({"kernel": candidate.build()}, HERE)["kernel"]
     found = call(kernel, x, packed, 0, len(packed), out=spec.out_shape, dtype="bfloat16").astype("f4")
     np.testing.assert_array_equal(found[0, 0, 1::2], 0)
+
+
+@pytest.mark.parametrize("spec", [ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1)), ConvSpec(1, 28, 28, 128, 512)])
+def test_an_instruction_adds_two_products_and_nothing_is_spilled(spec):
+    """In inner loops, which have an instruction for each vector of the tile and pair of channels."""
+    target = resolve_target("llvm -mcpu=znver4")
+    candidate = candidates(half(spec, "bfloat16"), UNITS["bfloat16"])[0]
+    text = compile_module({"kernel": candidate.build()}, target).inspect_source("asm")
+    loops = re.findall(r"^(\.L\w+):((?:(?!^\.L).)*?)\tj\w+\t\1$", text, re.MULTILINE | re.DOTALL)
+    inner = [code for _, code in loops if "vdpbf16ps" in code]
+    assert inner and not any(re.search(r"\(%rsp\).*%zmm|%zmm.*\(%rsp\)", code) for code in inner)
+    assert all(code.count("vdpbf16ps") % (candidate.tile.channels // 16) == 0 for code in inner)
+    assert not any("vfmadd" in code for code in inner)
 
 
 def test_totals_are_float32(monkeypatch):

@@ -69,6 +69,12 @@ def of_integers(out: int, block: int, wanted: int, vectors: int, lowest: int = 0
     return Preparation(stored, prepared, (1, 1), 36)
 
 
+def of_pairs(out: int, block: int, wanted: int) -> Preparation:
+    """Of five channels, the last of which is alone."""
+    stored, prepared = (Panel(1, out, one, 2 * 6, 1, "bfloat16", 2) for one in (block, wanted))
+    return Preparation(stored, prepared, (1, 2), 5)
+
+
 NARROW = ("float16", "bfloat16", "int8", SCALED_BFLOAT16)
 IN_BLOCKS = (
     "int4 in blocks of 16, float16 scales, zero points", "int8 in blocks of 32, float32 scales",
@@ -83,6 +89,8 @@ CASES = [
     *((f"of {kept}", transformed(WINOGRAD[1], 64, 16, 3, (3, 3), kept)) for kept in NARROW),
     ("integers, wider", of_integers(96, 32, 48, 2)),
     ("integers, overlapping", of_integers(40, 24, 16, 0, -128)),
+    ("pairs, wider", of_pairs(96, 32, 48)),
+    ("pairs, overlapping", of_pairs(40, 24, 16)),
     ("a last block that overlaps", transformed(WINOGRAD[0], 72, 16, 4, (3, 3), "float32")),
     *((f"wider, {kept}", transformed(None, 88, 48, 70, (1, 1), kept, 2)) for kept in IN_BLOCKS),
     ("odd channels", transformed(WINOGRAD[0], 37, 16, 2, (3, 3), "float32")),
