@@ -2,8 +2,8 @@
 
     python scripts/lint_words.py [--list GROUP]
 
-`what`, `behind`, `beside` and pronouns hide the noun that a reader needs. Rates above a group's limits fail; `--list` prints
-where the words of a group stand.
+`what`, `behind`, `beside` and pronouns hide the noun that a reader needs. Rates above a group's limits fail, and so does a
+paragraph of a document that is too long; `--list` prints where the words of a group stand.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ LIMITS = {
     "design": (2.0, 0.3, 6.0),
     "code": (2.0, 0.3, 6.0),
 }
+LONGEST = 120  # words of a paragraph
 CODE = ("flexcomp", "passes", "schedules", "runtime_ext", "benchmarks")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r"`[^`\n]*`|\]\([^)]*\)")
 _CC_COMMENT = re.compile(r"//+[^\n]*|/\*.*?\*/", re.DOTALL)
+
+_BETWEEN = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)")  # paragraphs and items of lists
 
 Text = tuple[Path, int, str]  # file, first line, prose
 
@@ -39,6 +42,14 @@ def documents(paths: list[Path]) -> Iterator[Text]:
         text = _FENCE.sub(lambda block: "\n" * block.group().count("\n"), path.read_text())
         for number, line in enumerate(text.splitlines(), 1):
             yield path, number, _QUOTED.sub(" ", line)
+
+
+def long_paragraphs(path: Path) -> Iterator[str]:
+    """Paragraphs of a Markdown file, without code and tables, that have more than LONGEST words."""
+    for paragraph in _BETWEEN.split(_FENCE.sub("", path.read_text())):
+        words = paragraph.split()
+        if len(words) > LONGEST and not paragraph.lstrip().startswith("|"):
+            yield f"{path.relative_to(ROOT)}: {len(words)} words (≤ {LONGEST}): {' '.join(words[:12])} …"
 
 
 def python_prose(path: Path) -> Iterator[Text]:
@@ -99,7 +110,9 @@ def main() -> int:
         marks = [f"{name} {rate:.2f} (≤ {limit})" for name, rate, limit in zip(WORDS, measured, limits, strict=True)]
         print(f"{group}: {total:,} words; per 1,000: {', '.join(marks)}")
         failed |= any(rate > limit for rate, limit in zip(measured, limits, strict=True))
-    return int(failed)
+    long = [found for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) for found in long_paragraphs(path)]
+    print("\n".join(long), end="\n" if long else "")
+    return int(failed or bool(long))
 
 
 if __name__ == "__main__":
