@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flexcomp.plan import (
@@ -73,6 +73,15 @@ def test_best_is_never_slower_than_any_other(problem: Problem, factor: float) ->
         assert fastest <= simulate(problem, other).latency + 1e-6
 
 
+def late_load() -> Problem:
+    """A plan that waits for its last load takes 0.1 % longer than one that loads more, ahead of the inference."""
+    weights = (Weights(0, 1, 64), Weights(64, 2, 1472), None, None, None, Weights(3008, 2, 576))
+    seconds = (0.0, 0.0, 0.0005345645010942842, 0.0008321572858071121, 0.00046052914752725137, 0.00023354494709202218)
+    layers = tuple(Layer(f"l{i}", 0, one, time) for i, (one, time) in enumerate(zip(weights, seconds, strict=True)))
+    return Problem(layers, (), Storage(1e9, 0.0, together=1.8, latency_s=2e-5))
+
+
+@example(late_load(), 1, 1.0)
 @given(problems(), factors, st.floats(0.5, 1.5))
 def test_a_sketch_is_no_slower_than_its_best_start(problem: Problem, factor: float, part: float) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)

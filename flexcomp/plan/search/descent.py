@@ -98,9 +98,9 @@ class Search:
         return self._frugal(pin_more)
 
     def descended(self, start: Choice) -> Plan:
-        """The best plan of a descent."""
+        """The best plan of a descent, no slower than that of `start`."""
         self._descend(start)
-        return self._frugal(0)
+        return self._frugal(0, self.cost(start)[0])
 
     def begin(self, choices: Iterable[Choice]) -> Choice:
         """The best of `choices`, or the first of them with other loads."""
@@ -179,10 +179,13 @@ class Search:
         near = shares[max(0, at - 1) : at + 2]
         return [share, *((one + other) / 2 for one, other in pairwise(near))]
 
-    def _frugal(self, pin_more: int) -> Plan:
-        """The plan that loads least of the fastest: loads take memory bandwidth and so disturb computing."""
+    def _frugal(self, pin_more: int, most: float = inf) -> Plan:
+        """The plan that loads least of the fastest: loads take memory bandwidth and so disturb computing.
+
+        It takes at most `most` seconds, which the fastest does.
+        """
         best = min(self._seen, key=self.cost)
-        allowed = max(self._enough, NO_SLOWER * self.cost(best)[0])
+        allowed = min(most, max(self._enough, NO_SLOWER * self.cost(best)[0]))
         searched = self.spent
         low, high = 0.0, best.share
         for _ in range(pin_more):
