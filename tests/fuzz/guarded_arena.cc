@@ -47,35 +47,37 @@ Arena::Arena(uint64_t asked) : nbytes_(RoundUp(asked, kPage)) {
 
 uint64_t Arena::Resident() const { return 0; }
 
-bool Arena::Discard(uint64_t at, uint64_t nbytes) noexcept {
-  return ::madvise(base_, at, MADV_DONTNEED) == 0 && ::madvise(base_ + at + nbytes, nbytes_ - at - nbytes, MADV_DONTNEED) == 0;
+bool Arena::Discard(std::span<const Carried> kept) noexcept {
+  uint64_t at = 0;
+  for (const Carried& one : kept) {
+    std::memset(base_ + at, 0, one.from - at);
+    at = one.from + one.nbytes;
+  }
+  std::memset(base_ + at, 0, nbytes_ - at);
+  return true;
 }
 
-void Arena::Keep(const Carried& carried) noexcept {
-  Discard(carried.from, carried.nbytes);
-  std::memmove(base_ + carried.to, base_ + carried.from, carried.nbytes);
-  Discard(carried.to, carried.nbytes);
+void Arena::Move(std::span<const Carried> moves, bool) noexcept {
+  for (const Carried& one : moves) std::memmove(base_ + one.to, base_ + one.from, one.nbytes);
 }
 
-void Arena::TakeFrom(Arena& other, const Carried& carried) noexcept {
-  std::memcpy(base_ + carried.to, other.base_ + carried.from, carried.nbytes);
-  other.Discard(0, 0);
-}
-
-void Arena::Shrink(uint64_t nbytes, const Carried& carried) noexcept {
-  Keep(carried);
+void Arena::Shrink(uint64_t nbytes) noexcept {
   ::mprotect(base_ + nbytes, nbytes_ - nbytes, PROT_NONE);
   nbytes_ = nbytes;
 }
 
-bool Arena::Grow(uint64_t nbytes, const Carried& carried) noexcept {
+bool Arena::Grow(uint64_t nbytes) noexcept {
   std::byte* larger = nbytes < uint64_t{1} << 40 ? Map(nbytes) : nullptr;
   if (larger == nullptr) return false;
-  std::memcpy(larger + carried.to, base_ + carried.from, carried.nbytes);
+  std::memcpy(larger, base_, nbytes_);
   Unmap(base_);
   base_ = larger;
   nbytes_ = nbytes;
   return true;
+}
+
+void Arena::TakeFrom(Arena& other, std::span<const Carried> moves) noexcept {
+  for (const Carried& one : moves) std::memcpy(base_ + one.to, other.base_ + one.from, one.nbytes);
 }
 
 Arena::~Arena() {

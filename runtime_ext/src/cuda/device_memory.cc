@@ -88,15 +88,11 @@ bool DeviceMemory::Reserve(uint64_t nbytes) {
   return true;
 }
 
-bool DeviceMemory::Resize(uint64_t nbytes, const Carried& carried) noexcept {
+bool DeviceMemory::Resize(uint64_t nbytes, std::span<const Carried> moves, bool) noexcept {
   if (Extend(Pieces(nbytes))) return false;
-  const uint64_t behind = carried.to + carried.nbytes;
-  Copy(base() + carried.to, base() + carried.from, carried.nbytes);
+  for (const Carried& one : moves) Copy(base() + one.to, base() + one.from, one.nbytes);
   Cut(Pieces(nbytes));
   nbytes_ = nbytes;
-  // As fresh memory is: states that nobody wrote are zeros.
-  Clear(base(), carried.to);
-  Clear(base() + behind, Resident() - behind);
   return true;
 }
 

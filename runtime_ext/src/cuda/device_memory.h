@@ -20,9 +20,9 @@ class DeviceMemory final : public SessionMemory {
   uint64_t Resident() const override { return pieces_.size() * piece_nbytes_; }
 
   bool Reserve(uint64_t nbytes) override;
-  bool Resize(uint64_t nbytes, const Carried& carried) noexcept override;
+  bool Resize(uint64_t nbytes, std::span<const Carried> moves, bool sparse) noexcept override;
   [[noreturn]] void RaiseRefusal(uint64_t nbytes) const override;
-  bool Discard(const Carried&) noexcept override { return false; }  // copies to the arena are the device's business
+  bool Discard(std::span<const Carried>) noexcept override { return false; }  // copies to the arena are the device's business
   bool Attach() override { return false; }
   bool visible() const noexcept override { return false; }
   void AwaitCaller() override { device_.FinishDefault(); }

@@ -4,9 +4,9 @@
 
 namespace flexcomp::cuda {
 
-bool MappedMemory::Resize(uint64_t nbytes, const Carried& carried) noexcept {
+bool MappedMemory::Resize(uint64_t nbytes, std::span<const Carried> moves, bool sparse) noexcept {
   Detach();  // pinned pages would neither move nor go
-  return HostMemory::Resize(nbytes, carried);
+  return HostMemory::Resize(nbytes, moves, sparse);
 }
 
 bool MappedMemory::Attach() {

@@ -15,8 +15,8 @@ class MappedMemory final : public HostMemory {
 
   std::byte* base() const noexcept override { return seen_; }
   FreshPages fresh(uint64_t, uint64_t) const noexcept override { return {}; }
-  bool Resize(uint64_t nbytes, const Carried& carried) noexcept override;
-  bool Discard(const Carried&) noexcept override { return false; }  // pinned pages do not go
+  bool Resize(uint64_t nbytes, std::span<const Carried> moves, bool sparse) noexcept override;
+  bool Discard(std::span<const Carried>) noexcept override { return false; }  // pinned pages do not go
   bool Attach() override;
   bool visible() const noexcept override { return false; }
   void AwaitCaller() override { device_.FinishDefault(); }

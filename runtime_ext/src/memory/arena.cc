@@ -15,6 +15,7 @@ namespace flexcomp {
 namespace {
 
 constexpr uint64_t kHugePage = 2 << 20;
+constexpr uint64_t kMovedAtOnce = 1 << 20;  // where both places must not be in memory
 
 // One that holds nothing has an address, too.
 uint64_t Mapped(uint64_t asked) noexcept { return RoundUp(std::max<uint64_t>(asked, 1), SystemPage()); }
@@ -60,47 +61,81 @@ Arena::Arena(uint64_t asked) : nbytes_(Mapped(asked)) {
 
 uint64_t Arena::Resident() const { return ResidentBytes(base_, nbytes_); }
 
-bool Arena::Discard(uint64_t at, uint64_t nbytes) noexcept {
-  if (nbytes == 0) return ::madvise(base_, nbytes_, MADV_DONTNEED) == 0;
-  const uint64_t page = SystemPage(), low = at / page * page, high = RoundUp(at + nbytes, page);
-  return (low == 0 || ::madvise(base_, low, MADV_DONTNEED) == 0) &&
-         (high >= nbytes_ || ::madvise(base_ + high, nbytes_ - high, MADV_DONTNEED) == 0);
-}
-
-void Arena::Keep(const Carried& carried) noexcept {
-  // Before the move, so that there is room for both places; the old place is discarded after the move.
-  Discard(carried.from, carried.nbytes);
-  if (carried.from == carried.to || carried.nbytes == 0) return;
-  std::memmove(base_ + carried.to, base_ + carried.from, carried.nbytes);
-  Discard(carried.to, carried.nbytes);
-}
-
-void Arena::TakeFrom(Arena& other, const Carried& carried) noexcept {
-  other.Discard(carried.from, carried.nbytes);
-  for (uint64_t done = 0; done < carried.nbytes;) {
-    const uint64_t nbytes = std::min(kHugePage, carried.nbytes - done);
-    std::memcpy(base_ + carried.to + done, other.base_ + carried.from + done, nbytes);
-    done += nbytes;
-    other.Discard(carried.from + done, carried.nbytes - done);
+bool Arena::Discard(std::span<const Carried> kept) noexcept {
+  const uint64_t page = SystemPage();
+  uint64_t at = 0;
+  bool all = true;
+  const auto discard = [&](uint64_t end) { all = (at >= end || ::madvise(base_ + at, end - at, MADV_DONTNEED) == 0) && all; };
+  for (const Carried& one : kept) {
+    if (one.nbytes == 0) continue;
+    discard(one.from / page * page);
+    at = std::max(at, RoundUp(one.from + one.nbytes, page));
   }
-  Discard(carried.to, carried.nbytes);  // the rest of huge pages
+  discard(nbytes_);
+  return all;
 }
 
-void Arena::Shrink(uint64_t nbytes, const Carried& carried) noexcept {
+void Arena::Move(std::span<const Carried> moves, bool sparse) noexcept {
+  for (const Carried& one : moves) {
+    if (one.from == one.to) continue;
+    if (sparse) MoveSparse(one); else std::memmove(base_ + one.to, base_ + one.from, one.nbytes);
+  }
+}
+
+void Arena::DiscardWhole(uint64_t low, uint64_t high) noexcept {
+  low = RoundUp(low, SystemPage());
+  high = high / SystemPage() * SystemPage();
+  if (low < high) ::madvise(base_ + low, high - low, MADV_DONTNEED);
+}
+
+void Arena::MoveSparse(const Carried& one) noexcept {
+  for (uint64_t done = 0; done < one.nbytes;) {
+    const uint64_t nbytes = std::min(kMovedAtOnce, one.nbytes - done), at = one.to < one.from ? done : one.nbytes - done - nbytes;
+    std::memmove(base_ + one.to + at, base_ + one.from + at, nbytes);
+    // Whole pages of the source, but for those that now hold moved bytes.
+    uint64_t low = one.from + at, high = low + nbytes;
+    if (one.to < one.from) low = std::max(low, one.to + at + nbytes); else high = std::min(high, one.to + at);
+    DiscardWhole(low, high);
+    done += nbytes;
+  }
+}
+
+bool Arena::SplitEdge(uint64_t nbytes) noexcept {
+  const uint64_t begin = nbytes / kHugePage * kHugePage, end = begin + kHugePage, left = nbytes - begin;
+  if (left == 0 || end > nbytes_ || left > nbytes_ - end) return false;
+  std::memcpy(base_ + end, base_ + begin, left);
+  if (!Unmap(base_ + nbytes, end - nbytes)) return false;
+  ::madvise(base_ + begin, left, MADV_DONTNEED);
+  std::memcpy(base_ + begin, base_ + end, left);
+  if (end < nbytes_) Unmap(base_ + end, nbytes_ - end);
+  nbytes_ = nbytes;
+  return true;
+}
+
+void Arena::Shrink(uint64_t nbytes) noexcept {
   nbytes = Mapped(nbytes);
-  // With everything after it: of a huge page that is unmapped in part, nothing would go back.
-  Keep(carried);
-  if (nbytes < nbytes_ && Unmap(base_ + nbytes, nbytes_ - nbytes)) nbytes_ = nbytes;
+  if (nbytes >= nbytes_ || SplitEdge(nbytes)) return;
+  if (Unmap(base_ + nbytes, nbytes_ - nbytes)) nbytes_ = nbytes;
 }
 
-bool Arena::Grow(uint64_t nbytes, const Carried& carried) noexcept {
+bool Arena::Grow(uint64_t nbytes) noexcept {
   nbytes = Mapped(nbytes);
   void* base = ::mremap(base_, nbytes_, nbytes, MREMAP_MAYMOVE);
   if (base == MAP_FAILED) return false;
   base_ = static_cast<std::byte*>(base);
   nbytes_ = nbytes;
-  Keep(carried);
   return true;
+}
+
+void Arena::TakeFrom(Arena& other, std::span<const Carried> moves) noexcept {
+  for (const Carried& one : moves) {
+    for (uint64_t done = 0; done < one.nbytes;) {
+      const uint64_t nbytes = std::min(kMovedAtOnce, one.nbytes - done);
+      std::memcpy(base_ + one.to + done, other.base_ + one.from + done, nbytes);
+      other.DiscardWhole(one.from + done, one.from + done + nbytes);
+      done += nbytes;
+    }
+  }
 }
 
 Arena::~Arena() {

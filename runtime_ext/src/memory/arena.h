@@ -3,12 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 namespace flexcomp {
 
-// Bytes of an arena that keep their contents while all others go, and where they lie afterwards; addresses and size in
-// kPages.
+// Bytes of an arena that keep their contents, and where they lie afterwards.
 struct Carried {
   uint64_t from = 0, to = 0, nbytes = 0;
 };
@@ -34,23 +34,27 @@ class Arena {
   // Bytes of the arena that are in memory. Throws ExecutionError.
   uint64_t Resident() const;
 
-  // Gives the memory back to the system, except the `nbytes` from `at` on, and keeps the addresses: the contents count
-  // for nothing from now on. Direct reads that are running hold their own pages until they end. False: the system
+  // Gives the memory back to the system, except the bytes at `from` of `kept`, which ascend, and keeps the addresses: other contents
+  // count for nothing from now on. Direct reads that are running hold their own pages until they end. False: the system
   // refused; the contents may be gone all the same.
-  bool Discard(uint64_t at, uint64_t nbytes) noexcept;
+  bool Discard(std::span<const Carried> kept) noexcept;
 
-  // Gives all memory back except the carried bytes, and the addresses after `nbytes`; memory that the system refuses is
-  // kept. Nobody reads into the arena.
-  void Shrink(uint64_t nbytes, const Carried& carried) noexcept;
-  // Makes room for `nbytes`, perhaps at other addresses, and gives all memory back except the carried bytes; old and
-  // new size need not both find room. Nobody reads into the arena. False: there is no room, nothing has changed.
-  bool Grow(uint64_t nbytes, const Carried& carried) noexcept;
-  // Takes the carried bytes out of another arena, and all memory of that arena, piece by piece: both together never
-  // hold much more.
-  void TakeFrom(Arena& other, const Carried& carried) noexcept;
+  // Nobody reads into the arena meanwhile, as in all functions below. `sparse`: gives pages that bytes have left back at once.
+  void Move(std::span<const Carried> moves, bool sparse) noexcept;
+  // Gives the memory and the addresses after `nbytes` back; memory that the system refuses is kept.
+  void Shrink(uint64_t nbytes) noexcept;
+  // Makes room for `nbytes`, perhaps at other addresses; old and new size need not both find room. False: there is no room, nothing
+  // has changed.
+  bool Grow(uint64_t nbytes) noexcept;
+  // Takes bytes out of another arena, and their memory, piece by piece: both together never hold much more.
+  void TakeFrom(Arena& other, std::span<const Carried> moves) noexcept;
 
  private:
-  void Keep(const Carried& carried) noexcept;  // moves them within the arena, and gives all other memory back
+  void DiscardWhole(uint64_t low, uint64_t high) noexcept;  // pages between
+  void MoveSparse(const Carried& one) noexcept;
+  // Shrinks, with small pages before the edge: of a huge page that is unmapped in part, nothing would go back. False: there is no
+  // room to do so.
+  bool SplitEdge(uint64_t nbytes) noexcept;
 
   std::byte* base_ = nullptr;
   uint64_t nbytes_ = 0;  // that are mapped

@@ -24,15 +24,15 @@ bool HostMemory::Reserve(uint64_t nbytes) {
   return has_room;
 }
 
-bool HostMemory::Resize(uint64_t nbytes, const Carried& carried) noexcept {
-  if (nbytes <= arena_.nbytes()) {
-    arena_.Shrink(nbytes, carried);
-  } else if (nbytes <= next_.nbytes()) {
-    next_.TakeFrom(arena_, carried);
+bool HostMemory::Resize(uint64_t nbytes, std::span<const Carried> moves, bool sparse) noexcept {
+  if (nbytes > arena_.nbytes() && nbytes <= next_.nbytes()) {
+    next_.TakeFrom(arena_, moves);
     arena_ = std::exchange(next_, {});
-  } else {
-    return arena_.Grow(nbytes, carried);
+    return true;
   }
+  if (nbytes > arena_.nbytes() && !arena_.Grow(nbytes)) return false;
+  arena_.Move(moves, sparse);
+  arena_.Shrink(nbytes);
   return true;
 }
 

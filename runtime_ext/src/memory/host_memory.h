@@ -19,9 +19,9 @@ class HostMemory : public SessionMemory {
   FreshPages fresh(uint64_t at, uint64_t nbytes) const noexcept override { return {arena_.base() + at, nbytes}; }
 
   bool Reserve(uint64_t nbytes) override;
-  bool Resize(uint64_t nbytes, const Carried& carried) noexcept override;
+  bool Resize(uint64_t nbytes, std::span<const Carried> moves, bool sparse) noexcept override;
   [[noreturn]] void RaiseRefusal(uint64_t nbytes) const override;
-  bool Discard(const Carried& carried) noexcept override { return arena_.Discard(carried.from, carried.nbytes); }
+  bool Discard(std::span<const Carried> kept) noexcept override { return arena_.Discard(kept); }
   bool Attach() override { return false; }
 
   void Write(std::byte* place, const void* from, uint64_t nbytes) override { std::memcpy(place, from, nbytes); }

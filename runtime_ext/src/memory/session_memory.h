@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "memory/arena.h"
@@ -28,12 +29,12 @@ class SessionMemory {
   // Finds all that `Resize` to so many bytes will need, while memory may be in use. False: this is known only when nothing is
   // in use. Throws BudgetError: the memory will not be there.
   virtual bool Reserve(uint64_t nbytes) = 0;
-  // Changes the size, perhaps the addresses, and gives all memory back but carried bytes. Nothing is in use. False: there is no
-  // room; nothing has changed.
-  virtual bool Resize(uint64_t nbytes, const Carried& carried) noexcept = 0;
+  // Changes the size, perhaps the addresses, and moves bytes, one move after the other; other bytes may hold anything then. Nothing is
+  // in use. `sparse`: after Discard; no more memory is used than for those bytes. False: there is no room; nothing has changed.
+  virtual bool Resize(uint64_t nbytes, std::span<const Carried> moves, bool sparse) noexcept = 0;
   [[noreturn]] virtual void RaiseRefusal(uint64_t nbytes) const = 0;
-  // Gives memory back, but for carried bytes, while reads may run. False: only Resize can.
-  virtual bool Discard(const Carried& carried) noexcept = 0;
+  // Gives memory back, but for the bytes at `from` of `kept`, which ascend, while reads may run. False: only Resize can.
+  virtual bool Discard(std::span<const Carried> kept) noexcept = 0;
   // Before inferences and other uses: finds memory again that was given back. True: `base` has changed. Throws
   // BudgetError and ExecutionError.
   virtual bool Attach() = 0;

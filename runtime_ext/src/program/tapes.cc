@@ -50,7 +50,7 @@ Tape TapeRoom::OpenTape(const Rung& rung, const Rung::TapeRange& range, std::spa
       if (!queued && operations_.size() > begin && IsCopyOf(operation, operations_.back())) {
         operations_.back().to = operation.to;
         operations_.back().after = operation.after;
-      } else if (!omitted.load(operation.load)) {
+      } else if (!omitted.operation(operation)) {
         operations_.push_back(operation);
       }
       end_.push_back(static_cast<uint32_t>(operations_.size() - begin));

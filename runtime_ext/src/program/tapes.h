@@ -10,11 +10,15 @@
 
 namespace flexcomp {
 
-// Weights that lie in memory already, not in the arena: loads without operations, and layers that are never cold. By index; empty: none.
+// Weights that lie in memory already: loads without operations, and layers that are never cold. By index; empty: none.
 struct Omitted {
+  enum : uint8_t { kNone, kAll, kReads };  // operations of a load; what stays as it is stored may be prepared all the same
   std::span<const uint8_t> loads{}, layers{};
 
-  bool load(size_t index) const noexcept { return !loads.empty() && loads[index] != 0; }
+  bool load(size_t index) const noexcept { return !loads.empty() && loads[index] != kNone; }
+  bool operation(const Operation& one) const noexcept {
+    return load(one.load) && (loads[one.load] == kAll || one.kind != Operation::Kind::kPrepare);
+  }
   bool layer(size_t index) const noexcept { return !layers.empty() && layers[index] != 0; }
 };
 

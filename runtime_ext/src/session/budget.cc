@@ -1,7 +1,8 @@
 // The rung that a session uses, and changes of rungs.
 #include <algorithm>
-#include <cstring>
 #include <mutex>
+#include <new>
+#include <utility>
 
 #include "base/error.h"
 #include "memory/carry.h"
@@ -40,11 +41,11 @@ uint64_t Session::OwnNbytes(size_t rung, const Sharing& sharing) const noexcept 
   return most;
 }
 
-void Session::Use(size_t rung, Omitted there) noexcept {
-  rung_ = wanted_ = states_rung_ = rung;
+void Session::Use(size_t rung) noexcept {
+  rung_ = wanted_ = held_rung_ = rung;
   abandoned_ = false;
   now().preparer.Use(PlacesOf(rung));
-  OpenTapes(there);
+  OpenTapes();
   UseCalls();
   const auto looked_at = [](const Call& call) { return call.checks != 0 || call.fetch != nullptr; };
   replays_ = processor_->Replays() && !now().calls.calls().empty() && std::ranges::none_of(now().calls.calls(), looked_at);
@@ -55,34 +56,67 @@ void Session::UseCalls() noexcept {
   now().calls.Prepare(current(), current().plan(rung_), steps_, PlacesOf(rung_));
 }
 
-void Session::OpenTapes(Omitted there) noexcept {
-  now().tapes.Open(current().plan(rung_), file_->queued(), sharing_.empty() ? there : sharing_.omitted());
+void Session::OpenTapes() noexcept {
+  const Omitted carried{carry_.loads, carry_.layers};
+  now().tapes.Open(current().plan(rung_), file_->queued(), carry_.loads.empty() ? sharing_.omitted() : carried);
   processor_->Use(now().tapes.tapes());
   const uint64_t begin = BeginOf(shape_, rung_, nbytes_);
   loader_->Open(now().tapes.tapes(), PlacesOf(rung_), current().rungs[rung_].working, memory_->fresh(begin, nbytes_ - begin), &now().preparer);
 }
 
+PlacedRung Session::PlacedAt(size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept {
+  const Program& program = programs_[shape];
+  return {program.plan(rung), program, BeginOf(shape, rung, nbytes), lane_ ? program.rungs[rung].working : 0, sharing};
+}
+
+Carry Session::CarryTo(const Held& held, size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes, const Carried& states) const noexcept {
+  if (!held.any) return {};
+  const PlacedRung plan = PlacedAt(shape_, held_rung_, sharing_, nbytes_), next = PlacedAt(shape, rung, sharing, nbytes);
+  try {
+    Carry carry = FindCarry({plan, held.prepared, abandoned_ ? &left_ : nullptr}, next, states);
+    const Omitted shared = sharing.omitted();
+    for (size_t i = 0; i < shared.loads.size(); ++i) carry.loads[i] = std::max(carry.loads[i], shared.loads[i]);
+    for (size_t i = 0; i < shared.layers.size(); ++i) carry.layers[i] |= shared.layers[i];
+    return carry;
+  } catch (const std::bad_alloc&) {
+    return {};  // weights are read again
+  }
+}
+
+bool Session::Change(size_t shape, size_t rung, uint64_t nbytes, Sharing* sharing) noexcept {
+  const Held held = HeldNow();
+  loader_->Abort();  // reads for the next inference may be in flight
+  const auto resize = [&](size_t to_shape, size_t to_rung, const Sharing& to_sharing, uint64_t to_nbytes) {
+    const Carried states = StatesTo(to_shape, to_rung, to_sharing, to_nbytes);
+    carry_ = CarryTo(held, to_shape, to_rung, to_sharing, to_nbytes, states);
+    const std::span<const Carried> alone(&states, states.nbytes > 0 ? 1 : 0);
+    return memory_->Resize(to_nbytes, carry_.moves.empty() ? alone : carry_.moves, abandoned_);
+  };
+  const bool has_room = resize(shape, rung, sharing != nullptr ? *sharing : sharing_, nbytes);
+  if (has_room) {
+    shape_ = shape;
+    nbytes_ = nbytes;
+    if (sharing != nullptr) std::swap(sharing_, *sharing);
+  } else {
+    rung = rung_;
+    resize(shape_, rung, sharing_, nbytes_);
+  }
+  left_.clear();
+  Use(rung);
+  if (const Carried states = States(); states.nbytes > 0 && !states_written_) memory_->Clear(memory_->base() + states.from, states.nbytes);
+  return has_room;
+}
+
 bool Session::MakeRoom(size_t rung, uint64_t nbytes) {
   if (memory_->Reserve(nbytes)) return true;
   if (running_) return false;
-  loader_->Abort();  // reads for the next inference may be in flight
-  if (!memory_->Resize(nbytes, CarriedAlong(rung, nbytes))) memory_->RaiseRefusal(nbytes);
-  nbytes_ = nbytes;
-  Use(rung);
+  if (!Change(shape_, rung, nbytes)) memory_->RaiseRefusal(nbytes);
   return true;
 }
 
 void Session::SwitchToWanted() noexcept {
   const uint64_t nbytes = OwnNbytes(wanted_);
-  if (wanted_ == rung_ && nbytes == nbytes_ && !abandoned_) return;
-  loader_->Abort();  // reads for the next inference may be in flight
-  if (memory_->Resize(nbytes, CarriedAlong(wanted_, nbytes))) {
-    nbytes_ = nbytes;
-  } else {
-    wanted_ = rung_;
-    memory_->Resize(nbytes_, CarriedAlong(rung_, nbytes_));
-  }
-  Use(wanted_);
+  if (wanted_ != rung_ || nbytes != nbytes_ || abandoned_) Change(shape_, wanted_, nbytes);
 }
 
 void Session::UseShape(size_t shape) {
@@ -91,20 +125,7 @@ void Session::UseShape(size_t shape) {
   const size_t rung = shapes_[shape]->wanted;
   const uint64_t nbytes = NbytesOf(shape, rung);
   if (nbytes > nbytes_) memory_->RaiseRefusal(nbytes);  // as it was when the budget grew
-  loader_->GiveUpAhead();
-  const PlacedRung next{programs_[shape].plan(rung), programs_[shape], OriginOf(shape, rung, nbytes_)};
-  Carried states;
-  if (states_written_ && !current().states.empty())
-    states = {CarriedTo(states_rung_, nbytes_).from, BeginOf(shape, rung, nbytes_) + StatesAt(shape, rung, sharing_), CarriedTo(states_rung_, nbytes_).nbytes};
-  Carry carry;
-  if (loader_->Filled())
-    carry = FindCarry({current().plan(rung_), current(), OriginOf(shape_, rung_, nbytes_)}, next, states);
-  else if (states.nbytes > 0)
-    carry.moves.push_back(states);
-  loader_->Abort();
-  for (const Carried& one : carry.moves) std::memmove(memory_->base() + one.to, memory_->base() + one.from, one.nbytes);
-  shape_ = shape;
-  Use(rung, {carry.loads, carry.layers});
+  Change(shape, rung, nbytes_);
 }
 
 void Session::Settle() {
@@ -121,9 +142,18 @@ bool Session::Abandon() noexcept {
   // A thread that copies read bytes would ask for the memory again.
   if (!file_->queued()) return false;
   loader_->Halt();  // before the memory goes: later reads would bring some back
-  const Carried states = CarriedAlong(states_rung_, nbytes_);
-  if (!memory_->Discard(states)) return false;
+  const Held held = HeldNow();
+  const uint64_t nbytes = OwnNbytes(wanted_);
+  const Carried states = StatesTo(shape_, wanted_, sharing_, nbytes);
+  std::vector<Carried> moves = CarryTo(held, shape_, wanted_, sharing_, nbytes, states).moves;
+  if (!moves.empty())
+    left_ = std::move(moves);
+  else
+    left_.assign(states.nbytes > 0 ? 1 : 0, states);  // there is room for one
+  std::ranges::sort(left_, {}, &Carried::from);
+  if (!memory_->Discard(left_)) return false;
   rung_ = wanted_;
+  abandoned_held_ = held;
   abandoned_ = true;
   return true;
 }

@@ -29,12 +29,8 @@ void Session::Park(size_t number, std::vector<Sharing::Place> shared) {
   uint64_t nbytes = 0;
   for (size_t i = 0; i < rungs.size(); ++i) nbytes = std::max(nbytes, NbytesOf(i, rungs[i]) - sharing.freed());
   memory_->Reserve(nbytes);  // where there is room for both sizes
-  loader_->Abort();  // reads for the next inference may be in flight
-  if (!memory_->Resize(nbytes, states_written_ ? CarriedTo(rung, sharing, nbytes) : Carried{})) memory_->RaiseRefusal(nbytes);
-  nbytes_ = nbytes;
+  if (!Change(shape_, rung, nbytes, &sharing)) memory_->RaiseRefusal(nbytes);
   for (size_t i = 0; i < rungs.size(); ++i) shapes_[i]->wanted = rungs[i];
-  std::swap(sharing_, sharing);
-  Use(rung);
   stopped_ = interrupt_ = false;
 }
 

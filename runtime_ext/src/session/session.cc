@@ -78,6 +78,7 @@ Session::Session(Shapes shapes, const WeightsSource& weights, const SessionOptio
     shapes_.back()->checker.Check(rungs[i]);
   }
   nbytes_ = OwnNbytes(rung_);
+  left_.reserve(1);  // budgets shrink without asking for memory
   memory_ = processor_->MakeMemory(nbytes_);
   if (options.trace) trace_.emplace();
   const auto cores = CpuSet::Available();
@@ -289,6 +290,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   file_->Verify(false);
   const auto restore = [&] {
     file_->Verify(true);
+    carry_ = {};
     OpenTapes();
   };
   try {

@@ -20,6 +20,7 @@
 #include "kernels/kernel_preparer.h"
 #include "kernels/linked_network.h"
 #include "kernels/processor.h"
+#include "memory/carry.h"
 #include "memory/places.h"
 #include "memory/sharing.h"
 #include "base/process_mark.h"
@@ -122,8 +123,8 @@ class Session {
   // afterwards. Returns the seconds of loading. Throws as Run does.
   double Warm();
 
-  // Switches to the largest rung within `budget`; any thread may call at any time. The old arena's memory is given back
-  // before the new one's is touched. An inference in progress ends before the budget grows: the call does not wait. When the
+  // Switches to the largest rung within `budget`; any thread may call at any time. Weights that both plans keep stay, and other memory
+  // is given back before more is touched. An inference in progress ends before the budget grows: the call does not wait. When the
   // budget shrinks, the inference stops after the running kernel and begins anew on the new rung, with its inputs: when the call
   // returns, the memory has been given back. A budget can shrink only so often without growing, so inferences end. Shrinking
   // needs nothing that the system could refuse. Throws BudgetError if a larger arena cannot be mapped, ArtifactError if the plan
@@ -137,7 +138,7 @@ class Session {
   void Cancel();
 
   // For sessions with a lane, whose owner says when a session runs and on which rung; calls come one after the other, but Stop.
-  // Uses a rung, of several shapes one of LaneLadder, even the one in use, and gives back all memory but that of the states. Throws as SetBudget does, and
+  // Uses a rung, of several shapes one of LaneLadder, even the one in use. Throws as SetBudget does, and
   // InputError if there is no such rung or the lane is too small for the rung. Weights in `shared` lie where other sessions
   // read them, too, until the session is parked anew, and are there when an inference begins.
   void Park(size_t rung, std::vector<Sharing::Place> shared = {});
@@ -211,10 +212,6 @@ class Session {
   // The byte of `nbytes` of memory at which these bytes of a rung begin. Those of all shapes end together: kept weights that are the
   // same have the same place then, mostly.
   uint64_t BeginOf(size_t shape, size_t rung, uint64_t nbytes) const noexcept { return lane_ && programs_.size() == 1 ? 0 : nbytes - NbytesOf(shape, rung); }
-  // The byte of `nbytes` of memory at which its addresses would begin: in a lane, working bytes are not there.
-  uint64_t OriginOf(size_t shape, size_t rung, uint64_t nbytes) const noexcept {
-    return BeginOf(shape, rung, nbytes) - (lane_ ? programs_[shape].rungs[rung].working : 0);
-  }
   std::byte* PlaceOf(const Port& port) const noexcept;
   // Throws InputError if a caller's tensor does not fit a port or a state, or lies out of reach.
   void CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const;
@@ -236,9 +233,19 @@ class Session {
   static size_t ChooseRung(const Program& program, uint64_t budget);
   std::vector<size_t> RungsFor(uint64_t budget) const;  // of all shapes
   size_t ShapeOf(std::span<const DLTensor* const> inputs) const;
-  // While state_mutex_ is held and no inference runs. Throws BudgetError, and changes nothing. Weights that are there stay, as far as
-  // the plan of the shape keeps them.
+  // While state_mutex_ is held and no inference runs. Throws BudgetError, and changes nothing.
   void UseShape(size_t shape);
+  // Weights of the held rung that are there.
+  struct Held {
+    bool any = false, prepared = false;  // prepared: also those that a second inference prepares
+  };
+  Held HeldNow() const noexcept { return abandoned_ ? abandoned_held_ : Held{loader_->Filled() || loader_->Settles(), loader_->Filled()}; }
+  // Of what is there, what a plan keeps, too, in so many bytes of memory. `states` are always carried: no moves are theirs alone.
+  Carry CarryTo(const Held& held, size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes, const Carried& states) const noexcept;
+  Carried StatesTo(size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept;  // nothing if nobody has written any
+  // While state_mutex_ is held and no kernel runs: uses another plan and size of memory, with all that both plans keep. `sharing`: the
+  // plan's, if it changes. False: there is no room, and the plan in use goes on.
+  bool Change(size_t shape, size_t rung, uint64_t nbytes, Sharing* sharing = nullptr) noexcept;
   void Settle();  // weights that the first inference left to be prepared: they can stay then
   // Calls with each state and its place in the arena, between inferences.
   template <typename Function>
@@ -247,16 +254,13 @@ class Session {
   std::span<std::byte> RoomBesideStates() const noexcept;  // the larger part of the arena before or after the states
   void CommitStates() noexcept;  // after an inference: the next one reads the new states
   void TakeBack() noexcept;  // exchanged bytes, after an incomplete inference, while its values are in the arena
-  // All states, from their places in memory to those in memory of so many bytes.
-  Carried CarriedTo(size_t rung, uint64_t nbytes) const noexcept { return CarriedTo(rung, sharing_, nbytes); }
-  Carried CarriedTo(size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept;
-  uint64_t StatesAt(size_t shape, size_t rung, const Sharing& sharing) const noexcept;  // in the arena, if there are any
-  Carried CarriedAlong(size_t rung, uint64_t nbytes) const noexcept;  // the same, or nothing if nobody has written any: fresh memory is zeros, too
-  // Uses a rung for which the arena has room; the loader is idle. Nothing is in the arena but `there`.
-  void Use(size_t rung, Omitted there = {}) noexcept;
+  PlacedRung PlacedAt(size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept;  // in memory of so many bytes
+  Carried States() const noexcept;  // all, where they lie in memory; no bytes if there are none
+  // Uses a rung for which the arena has room; the loader is idle. No weights are in the arena but those of carry_.
+  void Use(size_t rung) noexcept;
   // From now on the calls are those of the next inference.
   void UseCalls() noexcept;
-  void OpenTapes(Omitted there = {}) noexcept;
+  void OpenTapes() noexcept;
   void NoteLoads(std::span<const Operation> operations) noexcept;  // into the trace
   // After the last step, or an interruption. False: interrupted, and loading is given up. Throws as Loader::Finish does.
   bool EndLoads(bool done);
@@ -305,7 +309,7 @@ class Session {
   size_t wanted_;  // the rung to be used as soon as possible
   size_t rung_;    // the rung in use
   uint64_t nbytes_ = 0;  // of the memory
-  size_t states_rung_ = 0;  // the rung at whose address the states lie
+  size_t held_rung_ = 0;  // the rung at whose addresses everything lies that stays
   bool states_written_ = false;
   uint32_t exchanged_ = 0;  // the steps before this one may have exchanged bytes of states, in the inference that runs
   struct {
@@ -316,7 +320,10 @@ class Session {
   std::atomic<uint64_t> fetched_total_{0};  // bytes, since the session was opened
   bool replays_ = false;  // the processor replays, and no call of the rung has to be checked before
   bool crowded_ = false;  // the loader has no core of its own
-  bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
+  bool abandoned_ = false;  // the arena still has the size of an earlier rung, but only the memory of bytes that stay
+  Held abandoned_held_;            // when that happened
+  std::vector<Carried> left_;      // those bytes, by `from`
+  Carry carry_;                    // that the tapes in use reckon with
   std::unique_ptr<SessionMemory> memory_;
   const Shareables shareables_;  // in a lane
   Sharing sharing_;              // of the rung in use

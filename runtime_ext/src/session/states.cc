@@ -27,25 +27,24 @@ StateBlocks LeadingPart(TensorType& type, const DLTensor& tensor) {
 
 }  // namespace
 
-Carried Session::CarriedTo(size_t rung, const Sharing& sharing, uint64_t memory) const noexcept {
+Carried Session::States() const noexcept {
   if (current().states.empty()) return {};
-  const uint64_t nbytes = current().values[current().states.front().value].nbytes;
-  const uint64_t from = BeginOf(shape_, states_rung_, nbytes_), to = BeginOf(shape_, rung, memory);
-  return {from + StatesAt(shape_, states_rung_, sharing_), to + StatesAt(shape_, rung, sharing), nbytes};
+  const uint32_t value = current().states.front().value;
+  const PlacedRung held = PlacedAt(shape_, held_rung_, sharing_, nbytes_);
+  const uint64_t at = held.PlaceOf(static_cast<uint64_t>(held.rung.value_at[value]));
+  return {at, at, current().values[value].nbytes};
 }
 
-uint64_t Session::StatesAt(size_t shape, size_t rung, const Sharing& sharing) const noexcept {
-  const Program& program = programs_[shape];
-  const auto at = static_cast<uint64_t>(program.plan(rung).value_at[program.states.front().value]);
-  return sharing.KeptOffset(at, lane_ ? program.rungs[rung].working : 0);
-}
-
-Carried Session::CarriedAlong(size_t rung, uint64_t nbytes) const noexcept {
-  return states_written_ ? CarriedTo(rung, nbytes) : Carried{};
+Carried Session::StatesTo(size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept {
+  if (!states_written_ || current().states.empty()) return {};
+  const PlacedRung next = PlacedAt(shape, rung, sharing, nbytes);
+  Carried states = States();
+  states.to = next.PlaceOf(static_cast<uint64_t>(next.rung.value_at[next.program.states.front().value]));
+  return states;
 }
 
 std::span<std::byte> Session::RoomBesideStates() const noexcept {
-  const Carried states = CarriedTo(rung_, nbytes_);
+  const Carried states = States();
   const uint64_t behind = states.from + states.nbytes;
   if (states.from > nbytes_ - behind) return {memory_->base(), states.from};
   return {memory_->base() + behind, nbytes_ - behind};
@@ -60,7 +59,7 @@ void Session::ForStates(const Function& function) {
   processor_->RequireAlive();
   Attach();
   for (size_t i = 0; i < current().states.size(); ++i)
-    function(i, memory_->base() + CarriedTo(states_rung_, nbytes_).from + current().states[i].offset);
+    function(i, memory_->base() + States().from + current().states[i].offset);
 }
 
 std::vector<StateBlocks> Session::CheckStates(std::span<const DLTensor* const> tensors, bool parts) const {
