@@ -103,13 +103,14 @@ def link_options(tvm_ffi_folder: str | Path | None = None, *, complete: bool | N
     """
     folder = tvm_ffi_library() if tvm_ffi_folder is None else tvm_ffi_folder
     # nodelete: tvm_ffi's registry keeps pointers into the first model's code for the life of the process.
-    # strip-debug: LLVM writes debug information for TVM's kernels, a fifth of a library, about lines that nobody wrote.
+    # strip-all: names of the runtime's own functions are a tenth of a library, and LLVM's debug information for TVM's kernels,
+    # about lines that nobody wrote, a fifth. Names of kernels are dynamic symbols, and stay.
     if complete is None:
         complete = complete_object(platform.machine()) is not None
     cxx = ["-lstdc++"]
     if complete:  # a C++ library of the model's own, which is nobody else's, and of which most is not needed
         cxx = [f"-Wl,--version-script,{_installed('cmake/model.map')}", "-Wl,--gc-sections"]
-    return [f"-L{folder}", "-ltvm_ffi", *cxx, "-lpthread", "-ldl", "-Wl,-z,nodelete", "-Wl,--strip-debug"]
+    return [f"-L{folder}", "-ltvm_ffi", *cxx, "-lpthread", "-ldl", "-Wl,-z,nodelete", "-Wl,--strip-all"]
 
 
 def sources() -> list[Path]:
