@@ -40,7 +40,9 @@ def units(program, load):
     """Pages of the file, or blocks that a kernel prepares, which a load leaves in the arena."""
     if load.prepared and not load.kept:
         weights = program.layers[load.prepared.layer].weights
-        return {(str(weights), block) for block in range(load.prepared.first, load.prepared.first + load.prepared.count)}
+        return {
+            (str(weights), block) for block in range(load.prepared.first, load.prepared.first + load.prepared.count)
+        }
     return set(range(load.source, load.source + load.nbytes, 4096))
 
 
@@ -104,7 +106,7 @@ def test_random_changes_while_inferences_run(library, data):
         changing = threading.Thread(target=change)
         changing.start()
         try:
-            for _ in range(100):
+            for _ in range(30):
                 check(session, data)
         finally:
             stop.set()

@@ -21,7 +21,8 @@ many: 4000 moves
 
 def test_moves_do_not_overwrite_what_is_moved_later(tmp_path):
     """Of two loads in each other's way one is read again; states stay in any case."""
-    parts = ("memory/carry.cc", "memory/carry_order.cc", "memory/sharing.cc", "program/shareable.cc", "program/signature.cc", *native.READER)
+    memory = ("memory/carry.cc", "memory/carry_order.cc", "memory/sharing.cc")
+    parts = (*memory, "program/shareable.cc", "program/signature.cc", *native.READER)
     program = native.compile(tmp_path, "carried_weights.cc", parts)
     done = subprocess.run([program], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines() == WANTED.strip().splitlines()

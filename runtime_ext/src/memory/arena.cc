@@ -112,10 +112,11 @@ bool Arena::SplitEdge(uint64_t nbytes) noexcept {
   return true;
 }
 
-void Arena::Shrink(uint64_t nbytes) noexcept {
-  nbytes = Mapped(nbytes);
-  if (nbytes >= nbytes_ || SplitEdge(nbytes)) return;
-  if (Unmap(base_ + nbytes, nbytes_ - nbytes)) nbytes_ = nbytes;
+void Arena::Shrink(uint64_t asked) noexcept {
+  const uint64_t nbytes = Mapped(asked);
+  if (nbytes < nbytes_ && SplitEdge(nbytes)) return;
+  DiscardWhole(asked, nbytes_);  // also of an arena that holds nothing
+  if (nbytes < nbytes_ && Unmap(base_ + nbytes, nbytes_ - nbytes)) nbytes_ = nbytes;
 }
 
 bool Arena::Grow(uint64_t nbytes) noexcept {
