@@ -31,6 +31,9 @@ _OTHERS = {
     ("all", "rotary embeddings"): "elementwise kernels; attention reads their result in place",
     ("ONNX Runtime's optimiser", "EmbedLayerNormalization"): "embeddings, then one kernel for rows",
     ("ONNX Runtime's optimiser", "RotaryEmbedding"): "as rotary embeddings of all",
+    ("torch, transformers", "StaticCache: rows scattered to cache_position"): (
+        "one attention kernel over the valid places, with `state=`"
+    ),
     ("torch, optimum", "caches that grow: Concat of past and new rows"): (
         "one attention kernel over a cache of a fixed capacity, with `state=`"
     ),
