@@ -38,10 +38,12 @@ class Speculation:
         if not sizes:
             return 1, []
         drafts = self._lookup.propose(sequence, min(most, sizes[-1]) - 1)
+        if self._before == 1 and not drafts:
+            return 1, []
         if self._wanted:
             allowed = dict.fromkeys(sizes if drafts else [], 0.0)
         else:
-            allowed = {size: time for size, time in self._times(sizes).items() if self._pays(size, time, bool(drafts))}
+            allowed = {size: time for size, time in self._times(sizes).items() if self._pays(time, bool(drafts))}
         if not allowed:
             return 1, []
         size = next((size for size in allowed if size >= _ENOUGH), max(allowed))
@@ -50,6 +52,8 @@ class Speculation:
 
     def _times(self, sizes: Sequence[int]) -> Mapping[int, float]:
         """What an inference of each size takes more than one for one token, where that is little."""
+        if not self._pays(0.0, has_drafts=True):
+            return {}
         rungs = self._decoder.rungs()
         if 1 not in rungs or not rungs[1].streamed_bytes:
             return {}
@@ -57,7 +61,7 @@ class Speculation:
         more = {size: max(rungs[size].predicted_ms / rungs[1].predicted_ms - 1, 0.0) for size in sizes}
         return {size: time for size, time in more.items() if time <= _HARDLY}
 
-    def _pays(self, size: int, time: float, has_drafts: bool) -> bool:
+    def _pays(self, time: float, has_drafts: bool) -> bool:
         """Whether there is enough for it. A shape is left once in any case, after the prompt, but entered for drafts alone."""
         if self._before != 1:
             return self._lost + time <= 0
