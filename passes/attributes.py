@@ -69,6 +69,11 @@ SCRATCH = "flexcomp.scratch"  # list of shapes: buffers, float32 on kernels with
 # weights, may have fewer bits.
 NARROW = "flexcomp.narrow"  # list of int
 
+# On a kernel PrimFunc: the operands whose rows are those of the results, where indices do not show that.
+BY_ROWS = "flexcomp.by_rows"  # list of int
+# On a kernel PrimFunc that is told how many rows are valid (schedules/valid_rows): which parameter that is.
+VALID = "flexcomp.valid"  # int
+
 # On a kernel PrimFunc that calls a function in C: its source, CKernel.encode of schedules/operators/c_kernel.py.
 C_SOURCE = "flexcomp.c_source"  # str
 WRITTEN = "flexcomp.written"  # list of int: on such a kernel, the parameters that the function in C writes

@@ -16,7 +16,7 @@ from ..schedules.operators import attention
 from ..schedules.operators.attention_spec import AttentionSpec, PositionScores, ScoreMask
 from ..schedules.registry import Machine
 from .attention_scores import Mask, Match, Matcher, Operand, Positions
-from .attributes import kernel_attributes
+from .attributes import BY_ROWS, kernel_attributes
 from .ir import dtype, shape
 from .module_pass import module_pass
 from .rebuild import MainRewriter
@@ -213,4 +213,5 @@ def kernel_of(spec: AttentionSpec, unit: Machine, name: str) -> tirx.PrimFunc:
     described = kernel_attributes(
         "attention", implementation, str(spec), spec.flops, scratch=scratch, work=attention.work(spec)
     )
-    return func.with_attrs({**described, "global_symbol": name})
+    rows = {BY_ROWS: [0]} if spec.follows_queries else {}
+    return func.with_attrs({**described, **rows, "global_symbol": name})

@@ -24,7 +24,7 @@ from flexcomp.device import (
 )
 from flexcomp.errors import InputError
 from flexcomp.frontend import CustomOperator, Imported, load_model, title_of
-from flexcomp.network import Network, Planning, fixed_order, in_bands, in_one_file, kernel_sets
+from flexcomp.network import Network, PaddedRows, Planning, fixed_order, in_bands, in_one_file, kernel_sets
 from flexcomp.profiling import Database, Measurements
 from flexcomp.renamed import renamed
 from flexcomp.report import shown
@@ -47,7 +47,7 @@ from .kernel_compiler import KernelCompiler
 from .known import DEFAULT_ARITHMETIC, DEFAULT_STORE
 from .lowering import Begin, compiled_here, fuse_layers, lower_layers, lowered_here
 from .options import Options, Request, Weights, options_of
-from .padding import tried_padding
+from .padding import padded_rows, tried_padding
 from .prepared import Prepared, Progress, artifact_of_shapes
 from .probing import probed
 from .shapes import require_common, shape_with
@@ -219,10 +219,12 @@ def prepare_shapes(
             "float32; weights='int4' makes blocks of a float network's weights"
         )
     alike = alike_layers(fused, [one.weights for one in shapes]) if len(shapes) > 1 else {}
+    rows = None if padding is None else padding.rows
+    told = [padded_rows(options.model.input_shapes, rows, shape) for shape in declared]
     store, late = options.weights.store, profile.prepared_late
     networks = [
-        lower_layers(one, mod, resolved, unit, kernels, measured, report, store, late, begin, states, alike)
-        for one, mod, states in zip(shapes, fused, pairs, strict=True)
+        lower_layers(one, mod, resolved, unit, kernels, measured, report, store, late, begin, states, alike, padded=rows_told)
+        for one, mod, states, rows_told in zip(shapes, fused, pairs, told, strict=True)
     ]
     if len(shapes) > 1:
         networks = list(in_one_file(networks))
@@ -308,9 +310,9 @@ def _padding(model: Any, options: Options, networks: Sequence[Imported], report:
     def loaded(extents: Mapping[str, int]) -> Imported:
         return load_model(model, shape_with(of.input_shapes, extents).inputs, of.params, of.custom_operators)
 
-    def compiled(network: Imported) -> Artifact:
+    def compiled(network: Imported, padded: PaddedRows | None, pads: Padding | None) -> Artifact:
         types = WeightTypes("float32", partial(evaluate, weights=network.weights), offered=WEIGHT_DTYPES)
-        return compiled_here(network.name, options.cache, lowered_here(network, types))
+        return compiled_here(network.name, options.cache, lowered_here(network, types, padded=padded), pads)
 
     return tried_padding(of.pad, of.input_shapes, of.declared, networks, loaded, compiled, report)
 

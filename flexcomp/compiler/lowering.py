@@ -15,11 +15,12 @@ from flexcomp.cache import KernelCache
 from flexcomp.device import CompileTarget, guessed_profile, resolve_target
 from flexcomp.errors import InputError
 from flexcomp.frontend import Imported
-from flexcomp.network import Lowered, Network, kernel_sets, lower, merge
+from flexcomp.network import Lowered, Network, PaddedRows, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Alike, Measured, chosen_kernels
 from flexcomp.passes.integers import counts_in_floats
 from flexcomp.program import Array, Layer
 from flexcomp.program import Weights as StoredWeights
+from flexcomp.runtime import Padding
 from flexcomp.schedules.registry import Machine
 
 from . import pipeline
@@ -69,10 +70,11 @@ def lower_layers(
     state: Mapping[str, str] | None = None,
     alike: Alike | None = None,
     fetch: bool = True,
+    padded: PaddedRows | None = None,
 ) -> Network:
     """Layers with all their kernels; rows that are looked up may be fetched, if `fetch`.
 
-    `begin` is told of the smallest kernels, as soon as there are layers that call them; `expensive` is as for `merge`.
+    Kernels are told how many rows are valid where inputs are `padded`. `begin` is told of the smallest kernels, as soon as there are layers that call them; `expensive` is as for `merge`.
     """
     preferences = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
     total = 1 + 2 * len(preferences)
@@ -92,7 +94,7 @@ def lower_layers(
                 mod, weights = _separate_weights(mod, imported.weights, target, unit)
                 report("passes", 2 + 2 * done, total)
                 ports = imported.input_names, imported.output_names, imported.output_nodes
-                lowered = lower(mod, weights, target, *ports, state)
+                lowered = lower(mod, weights, target, *ports, state, padded)
                 if begin is not None and not done:
                     begin(lowered.kernels, lowered.layers)
                 yield lowered
@@ -117,20 +119,22 @@ def _separate_weights(
         return pipeline.run(tvm.IRModule(kept), pipeline.operators(unit), "operators"), transformed
 
 
-def lowered_here(imported: Imported, types: WeightTypes, *, rounded_for: CompileTarget | None = None) -> Network:
-    """A network for this machine, with one kernel a layer; `rounded_for` as for `fuse_layers`."""
+def lowered_here(
+    imported: Imported, types: WeightTypes, *, rounded_for: CompileTarget | None = None, padded: PaddedRows | None = None
+) -> Network:
+    """A network for this machine, with one kernel a layer; `rounded_for` as for `fuse_layers`, `padded` for `lower_layers`."""
     target = resolve_target("native")
     unit, late = replace(target.machine, threads=target.num_cores), guessed_profile(target).prepared_late
     fused = fuse_layers(imported, target, None, _quiet, types, rounded_for)
-    return lower_layers(imported, fused, target, unit, "smallest", None, _quiet, DEFAULT_STORE, late, fetch=False)
+    return lower_layers(imported, fused, target, unit, "smallest", None, _quiet, DEFAULT_STORE, late, fetch=False, padded=padded)
 
 
-def compiled_here(name: str, cache: bool, network: Network) -> Artifact:
-    """An artifact for this machine with one plan, to see the network's outputs."""
+def compiled_here(name: str, cache: bool, network: Network, padding: Padding | None = None) -> Artifact:
+    """An artifact for this machine with one plan, to see the network's outputs; its sessions pad, if `padding` says how."""
     target, kept = resolve_target("native"), KernelCache() if cache else None
     threads, profile = target.num_cores, guessed_profile(target)
     planned = kernel_sets.planning(network, profile, threads)
-    return Prepared(name, Code(target, kept), threads, "smallest", profile, planned, KernelCompiler(kept)).resident()
+    return Prepared(name, Code(target, kept), threads, "smallest", profile, planned, KernelCompiler(kept), padding=padding).resident()
 
 
 def _quiet(phase: str, done: int, total: int) -> None:

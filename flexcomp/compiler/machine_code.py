@@ -55,15 +55,18 @@ def signature_of(kernel: tirx.PrimFunc) -> str:
     for position in map(int, attrs.get(names.EXCHANGED, ())):
         assert kinds[position] == "w", "what is exchanged is written"
         kinds[position] = "x"
-    integers = [position for position, param in enumerate(kernel.params) if not tirx.is_buffer_var(param)]
+    valid = attrs.get(names.VALID)
+    integers = [i for i, param in enumerate(kernel.params) if not tirx.is_buffer_var(param) and i != valid]
     if integers:
         first, count = integers
         kinds[first - 1 : count + 1] = "p", "first", "count"
+    if valid is not None:
+        kinds[int(valid)] = "valid"
     if names.CHANNELS in attrs:
         kinds[-1] = "p"
     arguments = []
     for kind, param in zip(kinds, kernel.params, strict=True):
-        if kind in ("first", "count"):
+        if kind in ("first", "count", "valid"):
             arguments.append(kind)
             continue
         shape = tuple(int(extent) for extent in param.shape)

@@ -6,7 +6,9 @@ random inputs of such a length, padded and cut, are compared with those of the n
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 
 from flexcomp.errors import FlexcompError, InputError
 from flexcomp.frontend import Imported
+from flexcomp.network import PaddedRows
 from flexcomp.program import Program, TensorType, ValueArg
 from flexcomp.report import Progress
 from flexcomp.runtime import Axes, Padding, fits, holding, named
@@ -22,12 +25,13 @@ from .artifact import Artifact
 from .shapes import DeclaredShape, ports_of_network
 from .weight_trial import difference, is_float, tells
 
+_log = logging.getLogger(__name__)
 MOST_MOVED = 1e-5  # of the largest element of an output
 _SEED = 0
 
 Extents = Mapping[str, int]
 Load = Callable[[Extents], Imported]
-Compile = Callable[[Imported], Artifact]  # for this machine
+Compile = Callable[[Imported, PaddedRows | None, Padding | None], Artifact]  # for this machine
 
 
 def checked_pad(pad: Any, input_shapes: Any, shapes: Any) -> dict[str, int | float] | None:
@@ -91,26 +95,54 @@ def tried_padding(
         if _told_apart([*others, extents]) > _told_apart(others):
             seen.append((extents, ports_of_network(_loaded(load, extents))))
     outputs = _axes_of_outputs(networks[0].output_names, seen)
-    padding = Padding(values, axes_of_inputs(input_shapes), outputs)
+    padding = Padding(values, axes_of_inputs(input_shapes), outputs, rows_of(input_shapes))
     done = 0
     for index, group in groupby(between, key=lambda one: one[0]):
-        with compiled(networks[index]).session() as session:
+        padded = padded_rows(input_shapes, padding.rows, declared[index])
+        with compiled(networks[index], padded, padding).session() as session:
             larger = session.shapes[0]
             for _, extents in group:
                 report("padding", done, len(between))
                 done += 1
-                own = compiled(_loaded(load, extents))
+                own = compiled(_loaded(load, extents), None, None)
                 trials = list(_drawn(own.program, padding))
                 with own.session() as exact:
                     smaller, wanted = exact.shapes[0], [exact.run(given) for given in trials]
+                what = f"{named(extents)} is padded to {named(known[index])}"
                 found = []
                 for given in trials:
                     arrays = [given[port.name] for port in larger.inputs]
                     whole = session.run(*padding.padded(arrays, larger.inputs))
                     found.append({port.name: _cut(whole[port.name], port.shape) for port in smaller.outputs})
-                _compare(wanted, found, f"{named(extents)} is padded to {named(known[index])}")
+                _compare(wanted, found, what)
+                if padding.rows is not None and (moved := _which_moves(wanted, [session.run(given) for given in trials])):
+                    _log.warning(
+                        'pad: every inference computes all rows of its shape: where rows of padding are zeros in the network, the '
+                        'output "%s" moves when %s', moved, what,
+                    )  # fmt: skip
+                    padding = replace(padding, rows=None)
     report("padding", len(between), len(between))
     return padding
+
+
+def rows_of(input_shapes: Mapping[str, Sequence[int | str]]) -> str | None:
+    """The name of the rows of inputs: the only one that there is, on their first axis with more than one element."""
+    axes = axes_of_inputs(input_shapes)
+    every = {of for names in axes.values() for of in names if of is not None}
+    return every.pop() if len(every) == 1 and _in_rows(input_shapes) else None
+
+
+def padded_rows(
+    input_shapes: Mapping[str, Sequence[int | str]], rows: str | None, shape: DeclaredShape
+) -> PaddedRows | None:
+    """What kernels for a shape are told; None if nothing."""
+    return None if rows is None else PaddedRows(shape.extents[rows], _in_rows(input_shapes))
+
+
+def _in_rows(input_shapes: Mapping[str, Sequence[int | str]]) -> frozenset[str]:
+    """The inputs whose first axis with more than one element has a name."""
+    firsts = {name: next((one for one in shape if one != 1), None) for name, shape in input_shapes.items()}
+    return frozenset(name for name, first in firsts.items() if isinstance(first, str))
 
 
 def lengths_between(known: Sequence[Extents]) -> list[tuple[int, Extents]]:
@@ -231,6 +263,12 @@ def _compare(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, A
                 f'pad: the output "{name}" moves by {max(moved):.1e} of its largest element when {what}: declare the shapes '
                 "that you need, without pad, or give the network a mask as an input that is padded, too"
             )
+
+
+def _which_moves(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first output that is another one."""
+    pairs = list(zip(found, wanted, strict=True))
+    return next((name for name in wanted[0] if max(_moved(one[name], each[name]) for one, each in pairs) > MOST_MOVED), None)
 
 
 def _moved(found: np.ndarray, wanted: np.ndarray) -> float:

@@ -14,7 +14,7 @@ from flexcomp.errors import InputError
 from flexcomp.files import replacing
 from flexcomp.json_text import parse
 from flexcomp.plan import SLICE_S, Storage
-from flexcomp.program import COPIED_NBYTES, CountArg, FirstArg, Layer, ValueArg, Weights
+from flexcomp.program import COPIED_NBYTES, CountArg, FirstArg, Layer, ValidArg, ValueArg, Weights
 from flexcomp.schedules import registry
 
 from .presets import Preset
@@ -206,7 +206,7 @@ def family(layer: Layer) -> str:
 
 def kernel_key(layer: Layer) -> str:
     """The facts that decide a kernel's time in any network and budget: its code and its shapes."""
-    shapes = " ".join(str(arg.type) for arg in layer.args if not isinstance(arg, FirstArg | CountArg))
+    shapes = " ".join(str(arg.type) for arg in layer.args if not isinstance(arg, FirstArg | CountArg | ValidArg))
     return f"{layer.op} | {layer.implementation} | {layer.description} | {shapes}"
 
 

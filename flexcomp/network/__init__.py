@@ -12,6 +12,7 @@ from .lowered import Lowered
 from .one_file import in_one_file
 from .states import VIEWS
 from .used import used
+from .valid_rows import PaddedRows
 from .variants import BandKernel, Network, merge
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Form",
     "Lowered",
     "Network",
+    "PaddedRows",
     "Planning",
     "FitToBudget",
     "form_of",

@@ -33,6 +33,7 @@ from flexcomp.program import (
     ScratchArg,
     State,
     TensorType,
+    ValidArg,
     Value,
     ValueArg,
     WeightArg,
@@ -46,6 +47,7 @@ from flexcomp.schedules.row_bands import RowKernel
 
 from .lowered import Lowered, align
 from .states import VIEWS, Exchange, exchanges, looked_at
+from .valid_rows import PaddedRows, ValidRows
 
 # Elements of a tensor from which on a 32-bit index overflows.
 _MOST_ELEMENTS = 2**31
@@ -62,21 +64,23 @@ class _Seen:
 
 def lower(
     mod: tvm.IRModule, weights: list[Array], target, input_names: tuple[str, ...], output_names: tuple[str, ...],
-    output_nodes: Mapping[str, str] | None = None, state: Mapping[str, str] | None = None,
+    output_nodes: Mapping[str, str] | None = None, state: Mapping[str, str] | None = None, padded: PaddedRows | None = None,
 ) -> Lowered:
     """Lower a module whose `main` is (inputs…, weights…) and calls kernels only.
 
     `target` is a CompileTarget; `output_nodes` are the ONNX nodes that compute outputs, by output. `state` are the
-    outputs that become inputs of the next inference, the latter by the former; both have the same types. Raises
-    UnsupportedModelError for an operator without a kernel.
+    outputs that become inputs of the next inference, the latter by the former; both have the same types. Kernels are told how
+    many rows are valid where inputs are `padded`. Raises UnsupportedModelError for an operator without a kernel.
     """
-    return _Lowering(mod, weights, target, output_nodes or {}, state or {}).run(input_names, output_names)
+    return _Lowering(mod, weights, target, output_nodes or {}, state or {}, padded).run(input_names, output_names)
 
 
 class _Lowering:
     def __init__(
-        self, mod: tvm.IRModule, weights: list[Array], target, output_nodes: Mapping[str, str], state: Mapping[str, str]
-    ) -> None:
+        self, mod: tvm.IRModule, weights: list[Array], target, output_nodes: Mapping[str, str], state: Mapping[str, str],
+        padded: PaddedRows | None,
+    ) -> None:  # fmt: skip
+        self.valid = ValidRows(padded) if padded else None
         self.mod, self.target, self.output_nodes, self.state = mod, target, output_nodes, state
         self.main = mod["main"]
         params = self.main.params[num_inputs(self.main) :]
@@ -101,6 +105,8 @@ class _Lowering:
                 continue
             seen = self._new_value(name, _type(param))
             self.seen[param] = seen
+            if self.valid:
+                self.valid.note_input(name, seen.value)
             result.inputs.append(Port(name, seen.value, seen.type))
         body = self.main.body.body
         fields = list(body.fields) if isinstance(body, relax.Tuple) else [body]
@@ -189,16 +195,21 @@ class _Lowering:
         op = str(attrs.get(names.OPERATOR, _together(computed)))
         name = f"{op}.{len(self.result.layers)}"
         code, scratch = self._code(var, gv, func, attrs)
-        self.result.kernels[gv.name_hint] = code
         operands, arrays = self._operands(call, attrs)
         args = [*operands, *self._written(var, call, name, float(attrs.get(names.PART, 1.0)))]
+        kernel = gv.name_hint
+        if self.valid and operator(call) == "call_tir":
+            told = self.valid.of_kernel(kernel, code, attrs, args, self.result.values)
+            if told is not None:
+                kernel, code, args = f"{kernel}_valid", told, [*args, ValidArg()]
+        self.result.kernels[kernel] = code
         _refuse_oversize(name, [arg.type for arg in args if isinstance(arg, ValueArg | WeightArg)] + list(scratch))
         offsets = [0, *accumulate(align(type_.nbytes) for type_ in scratch)]
         args += [ScratchArg(offset, type_) for offset, type_ in zip(offsets, scratch, strict=False)]
         layer = Layer(
             name=name,
             op=op,
-            kernel=gv.name_hint,
+            kernel=kernel,
             implementation=str(attrs.get(names.IMPLEMENTATION, "generic")),
             description=str(attrs.get(names.DESCRIPTION, _listed(computed))),
             args=tuple(args),

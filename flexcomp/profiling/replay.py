@@ -30,6 +30,7 @@ from flexcomp.program import (
     Step,
     Strided,
     TensorType,
+    ValidArg,
     ValueArg,
     WeightArg,
     decode_program,
@@ -124,6 +125,8 @@ class Replay:
             return step.first
         if isinstance(arg, CountArg):
             return step.count
+        if isinstance(arg, ValidArg):
+            return arg.ALL
         if isinstance(arg, ValueArg):
             return tvm_ffi.from_dlpack(self._view(self.rung.value_at[arg.value] + arg.offset, arg.type))
         start = step.weights_at if isinstance(arg, WeightArg) else step.scratch_at

@@ -8,7 +8,7 @@ from flexcomp.lazy_exports import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     program="ALIGN Arg CUDA CountArg DEFAULT EXTENTS FirstArg HOST Interleaved Layer PAGE Port Preparation Program "
-        "RowsArg Rung ScratchArg State Strided TensorType Value ValueArg WeightArg Weights",
+        "RowsArg Rung ScratchArg State Strided TensorType ValidArg Value ValueArg WeightArg Weights",
     tapes="Delivery Operation Prepare Read Step Tapes",
     tape_writer="Cold Load Prepared tapes_of",
     program_bytes="PROGRAM_KIND decode_program decode_shapes encode_program encode_shapes",

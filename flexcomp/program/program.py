@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
+from typing import ClassVar
 
 from flexcomp import deprecated
 from flexcomp.deprecated import OldAttribute
@@ -164,7 +165,17 @@ class CountArg:
     """The int32 kernel argument: number of output-channel blocks of the step."""
 
 
-Arg = ValueArg | WeightArg | ScratchArg | RowsArg | FirstArg | CountArg
+@dataclass(frozen=True)
+class ValidArg:
+    """The int64 kernel argument, after the results: how many rows of padded inputs are valid. Any number may be more than all.
+
+    The kernel computes these rows of its results, and writes zeros to the others.
+    """
+
+    ALL: ClassVar[int] = 2**63 - 1
+
+
+Arg = ValueArg | WeightArg | ScratchArg | RowsArg | FirstArg | CountArg | ValidArg
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ Program, format 10. Everything is little-endian and unpadded; counts and indices
              | 9:u8 table:u64 rows:u64 type block:u64 lanes:u32 parts:list<part>     the same, of blocks of interleaved rows
              | 5:u8                                                first block of the step, int32
              | 6:u8                                                number of blocks of the step, int32
+             | 10:u8                                               number of valid rows, int64
     part     = at:u64 nbytes:u32 count:u64            elements of a row: element i of lane j lies at byte
                at + (i * lanes + j) * nbytes of the block
     bound    = low:i64 high:i64                       element i lies in [low, high) of bound i modulo their number
@@ -125,6 +126,7 @@ from .program import (
     State,
     Strided,
     TensorType,
+    ValidArg,
     Value,
     ValueArg,
     WeightArg,
@@ -140,7 +142,7 @@ _SHAPES = b"FLEXSHPS"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
 _SIZES = struct.Struct("<QQ")  # of the program, and where its plans begin
 _AT_ITS_TURN, _EARLY, _COPY, _PREPARE = range(4)  # operations
-_READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT, _EXCHANGED, _ROWS, _INTERLEAVED = range(10)
+_READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT, _EXCHANGED, _ROWS, _INTERLEAVED, _VALID = range(11)
 
 # dtype name → DLPack type code and bits
 _DTYPES = {
@@ -369,6 +371,8 @@ class _Writer:
                 self.put("B", _FIRST)
             case CountArg():
                 self.put("B", _COUNT)
+            case ValidArg():
+                self.put("B", _VALID)
             case _:
                 raise TypeError(f"unknown kernel argument {arg!r}")
 
@@ -492,7 +496,7 @@ class _Reader:
             return RowsArg(0, type_, table, rows, self.interleaved() if tag == _INTERLEAVED else None)
         if tag in (_WEIGHT, _SCRATCH):
             return (WeightArg if tag == _WEIGHT else ScratchArg)(0, self.type())
-        return {_FIRST: FirstArg, _COUNT: CountArg}[tag]()
+        return {_FIRST: FirstArg, _COUNT: CountArg, _VALID: ValidArg}[tag]()
 
     def interleaved(self) -> Interleaved:
         block_nbytes, lanes = self.get("QI")

@@ -13,6 +13,7 @@ layer that would call a kernel with other arguments, or that names anything else
               | "s " type    scratch
               | "p " type    the panel of all blocks, of which a step has some: always before "first"
               | "first" | "count"
+              | "valid"      how many rows are valid
               | "channels " number " of " number "," number      of a kernel that prepares weights
     type      = dtype "[" elements "]"     of a panel dtype "[" blocks "," elements of a block "]"; a bool is an int8
               channels: of the layer, of a stored block, of a prepared one. Such a kernel takes the panel of all stored
@@ -27,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from .program import CountArg, FirstArg, Layer, RowsArg, ScratchArg, TensorType, ValueArg
+from .program import CountArg, FirstArg, Layer, RowsArg, ScratchArg, TensorType, ValidArg, ValueArg
 
 _MASK = 2**64 - 1
 
@@ -75,6 +76,8 @@ def _argument(arg: object, following: object) -> str:
         return "first"
     if isinstance(arg, CountArg):
         return "count"
+    if isinstance(arg, ValidArg):
+        return "valid"
     if isinstance(arg, RowsArg):
         return argument("r", arg.type)
     if isinstance(arg, ScratchArg):

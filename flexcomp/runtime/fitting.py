@@ -20,6 +20,7 @@ class Fitted:
     inputs: list[Any]
     whole: tuple[TensorInfo, ...]
     cut: tuple[TensorInfo, ...]
+    valid: int | None = None  # rows of padded inputs that are, for kernels that are told
 
 
 class Fitting:
@@ -65,9 +66,11 @@ class Fitting:
         """
         shape, own = self._shapes_of(values, shape_of)
         given = as_arrays(own.inputs, values)
+        valid = None
         if self.padding is not None:
             given = self.padding.padded(given, shape.inputs)
-        return Fitted(given, shape.outputs, own.outputs)
+            valid = None if self.padding.rows is None else own.extents[self.padding.rows]
+        return Fitted(given, shape.outputs, own.outputs, valid)
 
     def _shapes_of(self, values: Sequence[Any], shape_of: Callable[..., int]) -> tuple[ShapeInfo, ShapeInfo]:
         """The shape that takes these inputs, and their own, which is smaller if they are padded."""

@@ -4,7 +4,8 @@ The record is the metadata "pad" of a library's first program, a JSON object:
 
     {"values": {"ids": 0},                    what padded inputs hold behind their end
      "inputs": {"ids": [null, "n"]},          the names of their axes' extents; null: never padded
-     "outputs": {"y": [null, "n", null]}}     the same of outputs that are cut
+     "outputs": {"y": [null, "n", null]},     the same of outputs that are cut
+     "rows": "n"}                             kernels are told how many of these rows are valid; null: they compute all
 
 `flexcomp.compiler.padding` makes it once it has found that padding moves no output.
 """
@@ -34,6 +35,7 @@ class Padding:
     values: Mapping[str, int | float]
     inputs: Axes
     outputs: Axes
+    rows: str | None = None  # the extent that kernels are told
 
     def to_metadata(self) -> dict[str, str]:
         """For `Program.metadata`."""
@@ -144,7 +146,10 @@ def _read(record: Any, shapes: Sequence[ShapeInfo]) -> Padding:
     for port in shapes[0].inputs:
         if port.name in values and not fits(values[port.name], port.dtype):
             raise ValueError(f"{port.name!r} is {port.dtype}, which has no {values[port.name]!r}")
-    return Padding(dict(values), inputs, outputs)
+    rows = record.get("rows")
+    if rows is not None and not any(rows in names for names in inputs.values()):
+        raise ValueError("its rows are those of no input")
+    return Padding(dict(values), inputs, outputs, rows)
 
 
 def _note_extents(ports: Sequence[TensorInfo], axes: Axes, extents: dict[str, int]) -> None:

@@ -182,7 +182,11 @@ class Session:
                 result if port.shape == of.shape else np.empty(port.shape, port.array_dtype)
                 for result, port, of in zip(results, fitted.whole, fitted.cut, strict=True)
             ]
-            self._run(*map(tvm_ffi.from_dlpack, fitted.inputs), *map(tvm_ffi.from_dlpack, whole))
+            tensors = map(tvm_ffi.from_dlpack, (*fitted.inputs, *whole))
+            if fitted.valid is None:
+                self._run(*tensors)
+            else:
+                function(self._opened, "run_valid")(fitted.valid, *tensors)
         for result, made, port in zip(results, whole, fitted.cut, strict=True):
             if made is not result:
                 np.copyto(result, cut_to(made, port))

@@ -139,6 +139,12 @@ class AttentionSpec:
             rows += (self.queries if term.by == "query" else self.keys) * term.positions * term.depth
         return 2 * self.batch * self.heads * rows
 
+    @property
+    def follows_queries(self) -> bool:
+        """Whether row i of the result, as it lies in memory, is that of row i of the queries' tensor."""
+        ends = ((self.q, self.depth), (self.y, self.value_depth))
+        return self.batch == 1 and all(one.row * self.queries == one.elements and one.row >= depth for one, depth in ends)
+
     def __str__(self) -> str:
         sizes = f"{self.batch * self.heads}×[{self.queries}×{self.keys}] depth {self.depth}"
         kinds = [mask.kind for mask in self.masks] + ["causal"] * self.causal

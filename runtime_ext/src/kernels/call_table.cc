@@ -48,6 +48,7 @@ CallTable::CallTable(const Program& program, Kernels kernels) : kernels_(std::mo
   const size_t args = most.steps * MostArgs(program, [](const Arg&) { return true; });
   tensors_.reserve(args);
   args_.reserve(args);
+  valid_.reserve(most.steps * MostArgs(program, [](const Arg& arg) { return arg.kind == ArgKind::kValid; }));
   checks_.reserve(most.steps * MostArgs(program, [](const Arg& arg) { return !arg.bounds.empty(); }));
   fetches_.reserve(most.steps * MostArgs(program, [](const Arg& arg) { return arg.kind == ArgKind::kRows; }));
   calls_.reserve(most.steps);
@@ -56,6 +57,7 @@ CallTable::CallTable(const Program& program, Kernels kernels) : kernels_(std::mo
 void CallTable::Prepare(const Program& program, const Rung& rung, std::span<const Step> steps, Places arena) noexcept {
   tensors_.clear();
   args_.clear();
+  valid_.clear();
   checks_.clear();
   fetches_.clear();
   calls_.clear();
@@ -74,6 +76,10 @@ void CallTable::Prepare(const Program& program, const Rung& rung, std::span<cons
           continue;
         case ArgKind::kCount:
           args_.push_back(IntArg(step.count));
+          continue;
+        case ArgKind::kValid:
+          args_.push_back(IntArg(kAllRows));
+          valid_.push_back(&args_.back());
           continue;
         case ArgKind::kValue:
           data = arena.At(rung.value_at[arg.value]) + arg.offset;
@@ -101,6 +107,10 @@ void CallTable::Prepare(const Program& program, const Rung& rung, std::span<cons
     calls_.push_back({kernels_.compute[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.layer,
                       check_count, layer.exchanges(), first_check, fetch});
   }
+}
+
+void CallTable::SetValid(int64_t rows) noexcept {
+  for (TVMFFIAny* arg : valid_) arg->v_int64 = rows;
 }
 
 }  // namespace flexcomp

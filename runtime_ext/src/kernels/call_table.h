@@ -51,6 +51,8 @@ TVMFFIAny TensorArg(DLTensor* tensor);
 
 class CallTable {
  public:
+  static constexpr int64_t kAllRows = INT64_MAX;
+
   CallTable() = default;
   // Finds room for any rung of the program. `kernels` are of all layers.
   CallTable(const Program& program, Kernels kernels);
@@ -59,6 +61,9 @@ class CallTable {
   // table.
   void Prepare(const Program& program, const Rung& rung, std::span<const Step> steps, Places arena) noexcept;
 
+  // Kernels that are told how many rows are valid compute these; all rows, once the calls are others.
+  void SetValid(int64_t rows) noexcept;
+
   std::span<const Call> calls() const noexcept { return calls_; }
   const Kernels& kernels() const noexcept { return kernels_; }
 
@@ -66,6 +71,7 @@ class CallTable {
   Kernels kernels_;
   std::vector<DLTensor> tensors_;
   std::vector<TVMFFIAny> args_;  // point into tensors_
+  std::vector<TVMFFIAny*> valid_;  // of args_, those that are the valid rows
   std::vector<BoundsCheck> checks_;
   std::vector<RowsFetch> fetches_;
   std::vector<Call> calls_;  // point into args_, checks_ and fetches_

@@ -55,7 +55,7 @@ struct Bound {
   int64_t low, high;
 };
 
-enum class ArgKind : uint8_t { kValue = 0, kWeight = 1, kScratch = 2, kFirst = 3, kCount = 4, kRows = 5 };
+enum class ArgKind : uint8_t { kValue = 0, kWeight = 1, kScratch = 2, kFirst = 3, kCount = 4, kRows = 5, kValid = 6 };
 
 // Elements of every row of a block of `lanes` rows: element i of row j lies at at + (i * lanes + j) * nbytes.
 struct Strided {
@@ -82,7 +82,7 @@ struct Arg {
   bool exchanged = false;  // kValue that is read, too: its bytes become those of the other argument that is exchanged, and the other way round
   bool over = false;     // kValue that is read: the layer's only result may overwrite the value
   uint64_t offset = 0;   // kValue, kWeight, kScratch, kRows: in the scratch
-  TensorType type{};     // all but kFirst, kCount
+  TensorType type{};     // all but kFirst, kCount, kValid
   // kRows: in the scratch, for each number of the argument before this one, that row of a table in the file; then room
   // to read a block.
   RowsTable table{};

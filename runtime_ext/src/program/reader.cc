@@ -114,7 +114,7 @@ TensorType ReadType(Cursor& in) {
 }
 
 // Tags of arguments.
-enum : uint8_t { kRead, kOver, kWritten, kWeight, kScratch, kFirst, kCount, kExchanged, kRows, kInterleaved };
+enum : uint8_t { kRead, kOver, kWritten, kWeight, kScratch, kFirst, kCount, kExchanged, kRows, kInterleaved, kValid };
 
 Arg ReadRows(Cursor& in, bool interleaved) {
   Arg arg{ArgKind::kRows};
@@ -139,7 +139,8 @@ Arg ReadRows(Cursor& in, bool interleaved) {
 Arg ReadArg(Cursor& in) {
   const uint8_t tag = in.Get<uint8_t>();
   if (tag == kFirst || tag == kCount) return {tag == kFirst ? ArgKind::kFirst : ArgKind::kCount};
-  if (tag > kInterleaved) RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", int{tag});
+  if (tag == kValid) return {ArgKind::kValid};
+  if (tag > kValid) RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", int{tag});
   if (tag == kRows || tag == kInterleaved) return ReadRows(in, tag == kInterleaved);
   Arg arg{tag == kWeight ? ArgKind::kWeight : tag == kScratch ? ArgKind::kScratch : ArgKind::kValue};
   if (arg.kind != ArgKind::kValue) {

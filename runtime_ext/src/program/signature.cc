@@ -31,6 +31,8 @@ std::string SignatureOf(const Layer& layer) {
       text += "first";
     } else if (arg.kind == ArgKind::kCount) {
       text += "count";
+    } else if (arg.kind == ArgKind::kValid) {
+      text += "valid";
     } else {
       const char kind = KindOf(layer, i);
       text += kind;

@@ -42,6 +42,12 @@ class SessionModule final : public TranslatedModule {
     const ffi::Module self = ffi::GetRef<ffi::Module>(this);  // functions keep the session alive
     if (name == "run")
       return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) { Run(args); });
+    if (name == "run_valid")
+      return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) {
+        const auto rows = args.size() > 0 ? args[0].try_cast<int64_t>() : std::nullopt;
+        if (!rows || *rows < 1) Raise("InputError", "argument 0 is no number of valid rows");
+        Run(args.Slice(1), *rows);
+      });
     if (name == "new_output")
       return ffi::Function::FromTyped([self, this](int64_t index) { return session_.NewOutput(static_cast<size_t>(index)); });
     if (name == "shape_of")
@@ -118,14 +124,15 @@ class SessionModule final : public TranslatedModule {
     return static_cast<int64_t>(session_.shapes().Find(extents));
   }
 
-  // run(inputs..., outputs...), in the order of the program's ports; None: nobody wants that output.
-  void Run(ffi::PackedArgs args) {
+  // run(inputs..., outputs...), in the order of the program's ports; None: nobody wants that output. run_valid takes, before
+  // these, how many rows of padded inputs are valid.
+  void Run(ffi::PackedArgs args, int64_t valid_rows = CallTable::kAllRows) {
     const size_t inputs = session_.program().inputs.size(), outputs = session_.program().outputs.size();
     if (static_cast<size_t>(args.size()) != inputs + outputs)
       RaiseError("InputError", "run takes ", inputs, " inputs and ", outputs, " outputs, not ", args.size(), " tensors");
     const std::vector<const DLTensor*> tensors = Tensors(args, inputs);
     const std::span all(tensors);
-    session_.Run(all.first(inputs), all.last(outputs));
+    session_.Run(all.first(inputs), all.last(outputs), valid_rows);
   }
 
   // Pairs of the number of weights (`shareable` of the program) and the address of their shared place, each 8 bytes.

@@ -168,10 +168,11 @@ Trace Session::trace() {
   return *trace_;
 }
 
-void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs) {
+void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs, int64_t valid_rows) {
   const auto start = Clock::now();
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
+  valid_rows_ = valid_rows;
   const size_t shape = ShapeOf(inputs);
   const Program& used = programs_[shape];
   if (shape != shape_) Settle();
@@ -216,6 +217,7 @@ tvm::ffi::Tensor Session::NewOutput(size_t index) {
 void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
+  valid_rows_ = CallTable::kAllRows;
   std::vector<std::vector<std::byte>> beside;  // for an arena that this process does not see
   const auto places = [&](const std::vector<Port>& ports) {
     std::vector<DLTensor> tensors;
@@ -346,6 +348,7 @@ bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_ou
   }
   fetched_ = {};
   if (tape.steps.data() != steps_.data()) UseCalls();
+  now().calls.SetValid(valid_rows_);
   loader_->Start(operation_spans_);
   bool done = false;
   try {

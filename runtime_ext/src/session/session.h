@@ -102,7 +102,9 @@ class Session {
   // outputs out of it, but for those that are missing or nullptr. After any error the next call starts afresh.
   // Of several shapes the one that the inputs have is used from now on. States stay, and weights that its plan keeps like the one
   // before. Throws InputError for a shape that there is not.
-  void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs);
+  // Of inputs that are padded `valid_rows` are valid: kernels that are told compute these rows, and write zeros to the others.
+  void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs,
+           int64_t valid_rows = CallTable::kAllRows);
 
   // A tensor for the output of that number in memory of the device, outside of the arena; may outlive the session. Throws
   // InputError if the network runs on CPUs, or there is no such output.
@@ -311,6 +313,7 @@ class Session {
   uint64_t nbytes_ = 0;  // of the memory
   size_t held_rung_ = 0;  // the rung at whose addresses everything lies that stays
   bool states_written_ = false;
+  int64_t valid_rows_ = CallTable::kAllRows;  // of the inference
   uint32_t exchanged_ = 0;  // the steps before this one may have exchanged bytes of states, in the inference that runs
   struct {
     uint64_t bytes = 0, reads = 0;

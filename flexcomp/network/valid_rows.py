@@ -1,0 +1,64 @@
+"""Which kernels of a network compute only the rows that an inference has, where inputs are padded along their first axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from flexcomp.passes import attributes as names
+from flexcomp.program import Arg, Value, ValueArg
+from flexcomp.schedules import machines
+from flexcomp.schedules.valid_rows import ByRows, by_rows
+
+from .lowered import align
+
+
+@dataclass(frozen=True)
+class PaddedRows:
+    """The axis along which inputs are padded, the first one of theirs that has more than one element."""
+
+    extent: int  # in the shape that is built
+    inputs: frozenset[str]
+
+
+class ValidRows:
+    """The values that have a row for each element of the padded axis, as far as kernels are known."""
+
+    def __init__(self, padded: PaddedRows) -> None:
+        self.padded = padded
+        self._values: set[int] = set()
+        self._known: dict[tuple, ByRows | None] = {}
+
+    def note_input(self, name: str, value: int) -> None:
+        """An input."""
+        if name in self.padded.inputs:
+            self._values.add(value)
+
+    def of_kernel(
+        self, name: str, kernel: tirx.PrimFunc, attrs: Mapping[str, Any], args: Sequence[Arg], values: Sequence[Value]
+    ) -> tirx.PrimFunc | None:
+        """The kernel that takes a ValidArg after `args`, which end with the results; None if it computes all rows anyway."""
+        places = [(i, arg) for i, arg in enumerate(args) if isinstance(arg, ValueArg)]
+        results = [i for i, arg in places if arg.written]
+        whole = all(align(args[i].type.nbytes) == values[args[i].value].nbytes and args[i].part == 1.0 for i in results)
+        operands = [i for i, arg in places if not arg.written and arg.value in self._values and arg.offset == 0]
+        if not operands or not whole or any(arg.exchanged for _, arg in places):
+            return None
+        key = name, tuple(operands)
+        if key not in self._known:
+            declared = {int(position) for position in attrs.get(names.BY_ROWS, ())}
+            self._known[key] = by_rows(
+                kernel, self.padded.extent, operands, results, int(attrs.get(names.SLICES, 1)), bool(declared & set(operands))
+            )
+        found = self._known[key]
+        if found is None:
+            return None
+        self._values.update(args[i].value for i in results)
+        # Rows that are fetched have a kernel of their own, and bands of rows, too.
+        banded = names.ROWS in attrs and machines.decoded_rows(str(attrs[names.ROWS])).out_rows > 1
+        if banded or names.FETCH in attrs or found.kernel is None:
+            return None
+        return found.kernel.with_attr(names.VALID, len(args))

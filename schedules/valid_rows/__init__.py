@@ -1,0 +1,8 @@
+"""Kernels that compute the rows of their results that an inference has, of those that they were made for.
+
+`accesses.py` reads the indices of a kernel, `bounds.py` finds loops over rows, and `kernel.py` bounds these.
+"""
+
+from .kernel import ByRows, by_rows
+
+__all__ = ["ByRows", "by_rows"]

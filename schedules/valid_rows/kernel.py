@@ -1,0 +1,126 @@
+"""A kernel that computes the first rows of its results, and writes zeros to the others.
+
+The kernel takes one more number, the rows that are wanted:
+
+    for i in range(64): y[32 * i + …] = x[32 * i + …]
+    →  for i in range(min(64, valid)): …
+       for i in range(64 - valid): y[32 * (valid + i) + …] = 0
+
+Tiles of rows are computed whole. Rows lie along the first axis of a tensor that has more than one element, so rows that are not
+wanted are the end of the tensor. A kernel is one of rows if some loop writes, in each iteration, rows of its results, and reads
+just those of an operand that has rows, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from .accesses import Quotient, UnknownError, read
+from .bounds import Bound, End, aligned, bounds
+
+# Shorter rows are computed no slower than they are filled with zeros. Masks have rows of one element, and must be whole.
+_LEAST_ELEMENTS = 16
+
+
+@dataclass(frozen=True)
+class ByRows:
+    """A kernel whose results have rows as an operand does."""
+
+    kernel: tirx.PrimFunc | None  # told how many rows are wanted, after its results; None: the kernel computes all
+
+
+def by_rows(
+    kernel: tirx.PrimFunc, rows: int, operands: Collection[int], results: Collection[int], blocks: int, declared: bool = False
+) -> ByRows | None:
+    """The kernel for up to `rows` rows; None if nothing shows that its results have rows.
+
+    `operands` are the positions of parameters with as many rows, `results` those of all that are written, one after the other.
+    `blocks`: of the weights, of which numbers among the parameters count some. `declared`: the results are known to have rows.
+    """
+    params = kernel.params
+    row = {params[position]: _elements(params[position]) // rows for position in results}
+    if any(_elements(param) % rows for param in row):
+        return None
+    numbers = {param: (0, blocks) for param in params if not tirx.is_buffer_var(param)}
+    for count in list(numbers)[1:]:
+        numbers[count] = (1, blocks)
+    try:
+        found = read(kernel, numbers)
+    except UnknownError:
+        return None
+    if any(not one.is_store and one.buffer in row for one in found.accesses):
+        return None
+    loops = bounds(found, row)
+    of = {params[position]: _elements(params[position]) // rows for position in operands}
+    if not declared and {result for bound in loops for result in aligned(found, bound, row, of)} != set(row):
+        return None
+    worth = loops and all(str(one.dtype) == "float32" and row[one] >= _LEAST_ELEMENTS for one in row)
+    return ByRows(_bounded(kernel, loops, row, rows, max(results) + 1) if worth else None)
+
+
+def _elements(param: tirx.Var) -> int:
+    return math.prod(map(int, param.shape))
+
+
+def _bounded(
+    func: tirx.PrimFunc, loops: list[Bound], row: Mapping[tirx.Var, int], rows: int, position: int
+) -> tirx.PrimFunc:
+    valid = tirx.Var("valid", "int64")
+    kind = loops[0].loop.node.loop_var.ty.dtype
+    wanted = tirx.Var("wanted", kind)
+    clamped = tirx.max(tirx.min(valid, tirx.const(rows, "int64")), tirx.const(0, "int64"))
+    ends = {bound.loop.node.loop_var: bound for bound in loops}
+
+    def ended(loop: tirx.For) -> tirx.For:
+        bound = ends.get(loop.loop_var)
+        if bound is None:
+            return loop
+        kind = loop.loop_var.ty.dtype
+        latest = [_last(end, tirx.Cast(kind, wanted) if kind != wanted.ty.dtype else wanted, kind) for end in bound.ends]
+        extent = latest[0]
+        for one in latest[1:]:
+            extent = tirx.max(extent, one)
+        extent = tirx.max(tirx.min(loop.extent, extent), tirx.const(0, kind))
+        return tirx.For(loop.loop_var, loop.min, extent, loop.kind, loop.body, None, loop.annotations)
+
+    body = tvm_ffi.structural_map(func.body, (tirx.For, ended))
+    first = tirx.Cast(kind, clamped) if kind != "int64" else clamped
+    tail = [_zeros(result, row[result], rows, wanted, kind) for result in row]
+    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    params = [*func.params[:position], valid, *func.params[position:]]
+    whole = tirx.SeqStmt([tirx.stmt.Bind(wanted, first), *statements, *tail])
+    return tirx.PrimFunc(params, whole, func.ret_type, attrs=func.attrs)
+
+
+def _last(end: End, wanted: ir.Expr, kind: str) -> ir.Expr:
+    """The number of iterations before the one that stores no wanted row."""
+    start: ir.Expr = tirx.const(end.offset, kind)
+    for key, factor in end.factors.items():
+        of = tirx.floordiv(key.var, _divisor(key.divisor, key.var.ty.dtype)) if isinstance(key, Quotient) else key
+        of = of.astype(kind) if of.ty.dtype != kind else of
+        start = start + of * tirx.const(factor, kind)
+    rest = wanted * tirx.const(end.row, kind) - start
+    count = tirx.floordiv(rest + tirx.const(end.stride - 1, kind), tirx.const(end.stride, kind))
+    divisor = _divisor(end.divisor, kind)
+    return count if isinstance(end.divisor, int) and end.divisor == 1 else count * divisor
+
+
+def _divisor(divisor: int | tirx.Var, kind: str) -> ir.Expr:
+    if isinstance(divisor, int):
+        return tirx.const(divisor, kind)
+    return divisor.astype(kind) if divisor.ty.dtype != kind else divisor
+
+
+def _zeros(result: tirx.Var, row: int, rows: int, wanted: tirx.Var, kind: str) -> tirx.Stmt:
+    """Zeros from the first row on that is not wanted."""
+    flat = tirx.decl_buffer((_elements(result),), result.dtype, name=f"{result.name}_rest")
+    place = tirx.Var("element", kind)
+    start = wanted * tirx.const(row, kind)
+    store = tirx.BufferStore(flat, tirx.const(0, result.dtype), [start + place])
+    loop = tirx.For(place, tirx.const(0, kind), tirx.const(rows * row, kind) - start, tirx.ForKind.SERIAL, store)
+    return tirx.SeqStmt([tirx.stmt.DeclBuffer(flat, data=tirx.buffer.buffer_data(result)), loop])
