@@ -71,6 +71,8 @@ NARROW = "flexcomp.narrow"  # list of int
 
 # On a kernel PrimFunc: the operands whose rows are those of the results, where indices do not show that.
 BY_ROWS = "flexcomp.by_rows"  # list of int
+# On a kernel PrimFunc: loops over rows of its results fill all scratch anew in each iteration.
+ANEW = "flexcomp.anew"  # int, 1
 # On a kernel PrimFunc that is told how many rows are valid (schedules/valid_rows): which parameter that is.
 VALID = "flexcomp.valid"  # int
 

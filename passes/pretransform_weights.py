@@ -12,7 +12,7 @@ from ..schedules.operators import concat, embedding
 from ..schedules.operators.concat import ConcatSpec
 from ..schedules.operators.embedding import EmbeddingSpec
 from ..schedules.preparation import WeightForm
-from ..schedules.registry import Candidate, Machine, candidates
+from ..schedules.registry import Candidate, Machine, candidates, family
 from ..schedules.tiles.place import Place
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
 from . import attributes as names
@@ -178,6 +178,8 @@ class _Mutator(relax.PyExprMutator):
             if candidate.in_place:
                 operands = len(data_shapes(spec))
                 described[names.IN_PLACE] = list(range(operands, operands + spec.tensors))
+            if (found := family(candidate.family)) is not None and found.anew:
+                described[names.ANEW] = 1
             if key not in self.built:
                 self.built[key] = candidate.build()
             func = self.built[key].with_attrs(described)

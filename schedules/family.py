@@ -73,6 +73,7 @@ class Family:
     dtypes: tuple[str, ...] = ("float32",)  # of activations that its kernels compute in
     # Kernels of different arithmetic take weights in forms that cannot be made of each other: a layer has those of the fastest.
     arithmetic: str = "float32"
+    anew: bool = False  # loops over rows of results fill all scratch anew in each iteration
     bands: Bands | None = None  # makes kernels for bands of rows
     transform: type | None = None  # computes its kernels' weights from a layer's: a class as `transform.py` says
     group: str = ""  # in reports of speeds; none: the family's own

@@ -15,7 +15,7 @@ from flexcomp.cache import KernelCache
 from flexcomp.device import CompileTarget, guessed_profile, resolve_target
 from flexcomp.errors import InputError
 from flexcomp.frontend import Imported
-from flexcomp.network import Lowered, Network, PaddedRows, kernel_sets, lower, merge
+from flexcomp.network import Lowered, Network, PaddedRows, ValidRows, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Alike, Measured, chosen_kernels
 from flexcomp.passes.integers import counts_in_floats
 from flexcomp.program import Array, Layer
@@ -78,6 +78,7 @@ def lower_layers(
     """
     preferences = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
     total = 1 + 2 * len(preferences)
+    valid = ValidRows(padded) if padded else None
     pack = pipeline.pack(unit)  # one for all choices: equal kernels are built once
     report("passes", 1, total)
 
@@ -94,7 +95,7 @@ def lower_layers(
                 mod, weights = _separate_weights(mod, imported.weights, target, unit)
                 report("passes", 2 + 2 * done, total)
                 ports = imported.input_names, imported.output_names, imported.output_nodes
-                lowered = lower(mod, weights, target, *ports, state, padded)
+                lowered = lower(mod, weights, target, *ports, state, valid)
                 if begin is not None and not done:
                     begin(lowered.kernels, lowered.layers)
                 yield lowered

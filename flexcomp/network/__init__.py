@@ -12,7 +12,7 @@ from .lowered import Lowered
 from .one_file import in_one_file
 from .states import VIEWS
 from .used import used
-from .valid_rows import PaddedRows
+from .valid_rows import PaddedRows, ValidRows
 from .variants import BandKernel, Network, merge
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Network",
     "PaddedRows",
     "Planning",
+    "ValidRows",
     "FitToBudget",
     "form_of",
     "in_bands",

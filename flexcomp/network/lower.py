@@ -47,7 +47,7 @@ from flexcomp.schedules.row_bands import RowKernel
 
 from .lowered import Lowered, align
 from .states import VIEWS, Exchange, exchanges, looked_at
-from .valid_rows import PaddedRows, ValidRows
+from .valid_rows import ValidRows
 
 # Elements of a tensor from which on a 32-bit index overflows.
 _MOST_ELEMENTS = 2**31
@@ -64,23 +64,23 @@ class _Seen:
 
 def lower(
     mod: tvm.IRModule, weights: list[Array], target, input_names: tuple[str, ...], output_names: tuple[str, ...],
-    output_nodes: Mapping[str, str] | None = None, state: Mapping[str, str] | None = None, padded: PaddedRows | None = None,
+    output_nodes: Mapping[str, str] | None = None, state: Mapping[str, str] | None = None, valid: ValidRows | None = None,
 ) -> Lowered:
     """Lower a module whose `main` is (inputs…, weights…) and calls kernels only.
 
     `target` is a CompileTarget; `output_nodes` are the ONNX nodes that compute outputs, by output. `state` are the
     outputs that become inputs of the next inference, the latter by the former; both have the same types. Kernels are told how
-    many rows are valid where inputs are `padded`. Raises UnsupportedModelError for an operator without a kernel.
+    many rows are `valid`, if inputs are padded. Raises UnsupportedModelError for an operator without a kernel.
     """
-    return _Lowering(mod, weights, target, output_nodes or {}, state or {}, padded).run(input_names, output_names)
+    return _Lowering(mod, weights, target, output_nodes or {}, state or {}, valid).run(input_names, output_names)
 
 
 class _Lowering:
     def __init__(
         self, mod: tvm.IRModule, weights: list[Array], target, output_nodes: Mapping[str, str], state: Mapping[str, str],
-        padded: PaddedRows | None,
+        valid: ValidRows | None,
     ) -> None:  # fmt: skip
-        self.valid = ValidRows(padded) if padded else None
+        self.valid = valid
         self.mod, self.target, self.output_nodes, self.state = mod, target, output_nodes, state
         self.main = mod["main"]
         params = self.main.params[num_inputs(self.main) :]
@@ -199,7 +199,7 @@ class _Lowering:
         args = [*operands, *self._written(var, call, name, float(attrs.get(names.PART, 1.0)))]
         kernel = gv.name_hint
         if self.valid and operator(call) == "call_tir":
-            told = self.valid.of_kernel(kernel, code, attrs, args, self.result.values)
+            told = self.valid.of_kernel(len(self.result.layers), code, attrs, args, self.result.values)
             if told is not None:
                 kernel, code, args = f"{kernel}_valid", told, [*args, ValidArg()]
         self.result.kernels[kernel] = code
@@ -235,6 +235,8 @@ class _Lowering:
         if names.EXCHANGE in attrs:
             spec = scatter_rows.ScatterSpec.decode(str(attrs[names.EXCHANGE]))
             func = machines.writing_rows(func, spec, self.target.machine)
+        for name in (names.BY_ROWS, names.ANEW):
+            func = func.without_attr(name)
         return machines.bound(func, self.target.gpu), scratch
 
     def _operands(self, call: relax.Call, attrs: Mapping[str, Any]) -> tuple[list[Arg], list[Array]]:

@@ -25,11 +25,16 @@ class PaddedRows:
 
 
 class ValidRows:
-    """The values that have a row for each element of the padded axis, as far as kernels are known."""
+    """The values that have a row for each element of the padded axis, as far as kernels are known.
+
+    One object is for all lowerings of a network, which have the same layers and values: the smallest kernels come first, and
+    what their indices show holds for other kernels of their layers.
+    """
 
     def __init__(self, padded: PaddedRows) -> None:
         self.padded = padded
         self._values: set[int] = set()
+        self._layers: set[int] = set()  # whose results have rows
         self._known: dict[tuple, ByRows | None] = {}
 
     def note_input(self, name: str, value: int) -> None:
@@ -38,24 +43,25 @@ class ValidRows:
             self._values.add(value)
 
     def of_kernel(
-        self, name: str, kernel: tirx.PrimFunc, attrs: Mapping[str, Any], args: Sequence[Arg], values: Sequence[Value]
+        self, layer: int, kernel: tirx.PrimFunc, attrs: Mapping[str, Any], args: Sequence[Arg], values: Sequence[Value]
     ) -> tirx.PrimFunc | None:
-        """The kernel that takes a ValidArg after `args`, which end with the results; None if it computes all rows anyway."""
+        """The kernel of a layer that takes a ValidArg after `args`, which end with the results; None if it computes all rows anyway."""
         places = [(i, arg) for i, arg in enumerate(args) if isinstance(arg, ValueArg)]
         results = [i for i, arg in places if arg.written]
         whole = all(align(args[i].type.nbytes) == values[args[i].value].nbytes and args[i].part == 1.0 for i in results)
         operands = [i for i, arg in places if not arg.written and arg.value in self._values and arg.offset == 0]
         if not operands or not whole or any(arg.exchanged for _, arg in places):
             return None
-        key = name, tuple(operands)
+        is_known = layer in self._layers or any(int(position) in operands for position in attrs.get(names.BY_ROWS, ()))
+        key = kernel, tuple(operands), is_known
         if key not in self._known:
-            declared = {int(position) for position in attrs.get(names.BY_ROWS, ())}
-            self._known[key] = by_rows(
-                kernel, self.padded.extent, operands, results, int(attrs.get(names.SLICES, 1)), bool(declared & set(operands))
-            )
+            blocks = int(attrs.get(names.SLICES, 1))
+            scratch = range(len(args), len(kernel.params)) if names.ANEW in attrs else ()
+            self._known[key] = by_rows(kernel, self.padded.extent, operands, results, blocks, is_known, scratch)
         found = self._known[key]
         if found is None:
             return None
+        self._layers.add(layer)
         self._values.update(args[i].value for i in results)
         # Rows that are fetched have a kernel of their own, and bands of rows, too.
         banded = names.ROWS in attrs and machines.decoded_rows(str(attrs[names.ROWS])).out_rows > 1

@@ -46,6 +46,7 @@ FAMILY = Family(
     ConvSpec,
     lambda spec, unit: (candidate(way, unit) for way in ways(spec, unit)),
     _trials,
+    anew=True,
     transform=HalvesTransform,
     preparing_flops=5.0,  # 30 to 80 us for a megabyte of input
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.target import codegen
 
 _FAR = 2**62  # of an index of which nothing is known
 
@@ -68,7 +70,7 @@ class Access:
     buffer: tirx.Var
     index: Sum
     is_store: bool
-    is_certain: bool  # under no condition, and in no loop that may not run
+    scope: list[int]  # the range of accesses in the innermost condition, or loop that may not run, around this one
 
 
 @dataclass
@@ -130,7 +132,8 @@ class Kernel:
 def read(func: tirx.PrimFunc, numbers: Mapping[tirx.Var, tuple[int, int]]) -> Kernel:
     """The accesses of a kernel; `numbers` are the ranges of parameters that are no buffers. Raises UnknownError."""
     reader = _Reader(func, numbers)
-    reader.statement(func.body, True)
+    reader.statement(func.body)
+    reader.scope[1] = len(reader.kernel.accesses)
     for lives in reader.kernel.allocated.values():
         lives[1] = lives[1] if lives[1] >= 0 else len(reader.kernel.accesses)
     return reader.kernel
@@ -141,6 +144,7 @@ class _Reader:
         self.kernel = Kernel()
         self.views: dict[tirx.Var, tirx.Var] = {}
         self.loop: Loop | None = None
+        self.scope = [0, -1]
         for var, bounds in numbers.items():
             self._declare(var, *bounds)
 
@@ -148,7 +152,7 @@ class _Reader:
         self.kernel.order[var] = len(self.kernel.order)
         self.kernel.ranges[var] = (low, high)
 
-    def statement(self, stmt: tirx.Stmt, certain: bool) -> None:
+    def statement(self, stmt: tirx.Stmt) -> None:
         """Note what a statement does."""
         kernel = self.kernel
         if isinstance(stmt, tirx.SeqStmt):
@@ -158,40 +162,49 @@ class _Reader:
                     kernel.allocated[one.buffer] = [len(kernel.accesses), -1]
                     own.append(one.buffer)
                 else:
-                    self.statement(one, certain)
+                    self.statement(one)
             for buffer in own:
                 kernel.allocated[buffer][1] = len(kernel.accesses)
         elif isinstance(stmt, tirx.For):
-            self._for(stmt, certain)
+            self._for(stmt)
         elif isinstance(stmt, tirx.stmt.DeclBuffer):
             self._view(stmt)
         elif isinstance(stmt, tirx.stmt.Bind):
-            self._loads(stmt.value, certain)
+            self._loads(stmt.value)
             value = self.sum(stmt.value) if _is_whole(stmt.value) else within(-_FAR, _FAR)
             low, high = kernel.range_of(value)
             self._declare(stmt.var, low, high)
             kernel.values[stmt.var] = value
         elif isinstance(stmt, tirx.BufferStore):
-            self._loads(stmt.value, certain)
-            self._loads(stmt.indices[0], certain)
-            self._access(stmt.buffer, stmt.indices, True, certain)
+            self._loads(stmt.value)
+            self._loads(stmt.indices[0])
+            self._access(stmt.buffer, stmt.indices, True)
         elif isinstance(stmt, tirx.IfThenElse):
-            self._loads(stmt.condition, certain)
+            self._loads(stmt.condition)
             for case in (stmt.then_case, stmt.else_case):
                 if case is not None:
-                    self.statement(case, False)
-        else:
+                    with self._perhaps():
+                        self.statement(case)
+        elif not _is_prefetch(stmt):
             raise UnknownError(type(stmt).__name__)
 
-    def _for(self, stmt: tirx.For, certain: bool) -> None:
-        self._loads(stmt.extent, certain)
+    def _for(self, stmt: tirx.For) -> None:
+        self._loads(stmt.extent)
         (first, last), (low, high) = (self.kernel.range_of(self.sum(one)) for one in (stmt.min, stmt.extent))
         loop = Loop(stmt, len(self.kernel.order), len(self.kernel.accesses), around=self.loop)
         self._declare(stmt.loop_var, first, last + max(high - 1, 0))
         (self.loop.inside if self.loop else self.kernel.loops).append(loop)
         self.loop = loop
-        self.statement(stmt.body, certain and low > 0)
+        with nullcontext() if low > 0 else self._perhaps():
+            self.statement(stmt.body)
         self.loop, loop.end = loop.around, len(self.kernel.accesses)
+
+    @contextmanager
+    def _perhaps(self) -> Iterator[None]:
+        """Around what may not run."""
+        around, self.scope = self.scope, [len(self.kernel.accesses), -1]
+        yield
+        self.scope[1], self.scope = len(self.kernel.accesses), around
 
     def _view(self, stmt: tirx.stmt.DeclBuffer) -> None:
         offset = stmt.buffer.elem_offset
@@ -202,13 +215,13 @@ class _Reader:
             raise UnknownError("a view of other elements")
         self.views[stmt.buffer] = self.views.get(source, source)
 
-    def _access(self, buffer: tirx.Var, indices, is_store: bool, certain: bool) -> None:
+    def _access(self, buffer: tirx.Var, indices, is_store: bool) -> None:
         index = number(0)
         for one, extent in zip(indices, buffer.shape, strict=True):
             index = index.times(int(extent)) + self.sum(one)
-        self.kernel.accesses.append(Access(self.views.get(buffer, buffer), index, is_store, certain))
+        self.kernel.accesses.append(Access(self.views.get(buffer, buffer), index, is_store, self.scope))
 
-    def _loads(self, expr: ir.Expr, certain: bool) -> None:
+    def _loads(self, expr: ir.Expr) -> None:
         found: list[ir.TensorLoad] = []
         calls: list[ir.Call] = []
         lets: list[tirx.Let] = []
@@ -219,7 +232,7 @@ class _Reader:
             if let.var not in self.kernel.order:
                 self._declare(let.var, -_FAR, _FAR)
         for load in found:
-            self._access(load.source, load.indices, False, certain)
+            self._access(load.source, load.indices, False)
 
     def sum(self, expr: ir.Expr) -> Sum:
         """An index as a sum."""
@@ -278,6 +291,13 @@ class _Reader:
             return -_FAR, _FAR
         ranges = [self.kernel.range_of(self.sum(case)) for case in cases]
         return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _is_prefetch(stmt: tirx.Stmt) -> bool:
+    """Whether a statement only says what is going to be read."""
+    call = stmt.value if isinstance(stmt, tirx.Evaluate) else None
+    is_intrinsic = isinstance(call, ir.Call) and isinstance(call.op, ir.Op) and call.op.name == "tirx.call_llvm_intrin"
+    return is_intrinsic and int(call.args[0]) == codegen.llvm_lookup_intrinsic_id("llvm.prefetch")
 
 
 def _only(index: Sum) -> tirx.Var | None:

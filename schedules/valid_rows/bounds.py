@@ -33,9 +33,12 @@ class Bound:
     ends: tuple[End, ...]
 
 
-def bounds(kernel: Kernel, row: Mapping[tirx.Var, int]) -> list[Bound]:
-    """The loops that may end early, outer ones first. `row` are the elements of a row of each result."""
-    return [bound for loop in kernel.loops for bound in _bounds(kernel, loop, row)]
+def bounds(kernel: Kernel, row: Mapping[tirx.Var, int], scratch: Collection[tirx.Var] = ()) -> list[Bound]:
+    """The loops that may end early, outer ones first.
+
+    `row` are the elements of a row of each result, `scratch` buffers that a loop over rows fills anew in each iteration.
+    """
+    return [bound for loop in kernel.loops for bound in _bounds(kernel, loop, row, scratch)]
 
 
 def aligned(kernel: Kernel, bound: Bound, row: Mapping[tirx.Var, int], operands: Mapping[tirx.Var, int]) -> set[tirx.Var]:
@@ -50,14 +53,14 @@ def aligned(kernel: Kernel, bound: Bound, row: Mapping[tirx.Var, int], operands:
     return found
 
 
-def _bounds(kernel: Kernel, loop: Loop, row: Mapping[tirx.Var, int]) -> Iterator[Bound]:
+def _bounds(kernel: Kernel, loop: Loop, row: Mapping[tirx.Var, int], scratch: Collection[tirx.Var]) -> Iterator[Bound]:
     ends = _ends(kernel, loop, row)
-    if ends and _may_end(kernel, loop, row):
+    if ends and _may_end(kernel, loop, {*row, *scratch}):
         yield Bound(loop, ends)
         if all(end.stride <= _FEW_ROWS * end.row and end.divisor == 1 for end in ends):
             return
     for inner in loop.inside:
-        yield from _bounds(kernel, inner, row)
+        yield from _bounds(kernel, inner, row, scratch)
 
 
 def _ends(kernel: Kernel, loop: Loop, row: Mapping[tirx.Var, int]) -> tuple[End, ...]:
@@ -70,7 +73,7 @@ def _ends(kernel: Kernel, loop: Loop, row: Mapping[tirx.Var, int]) -> tuple[End,
             continue
         index = kernel.seen_from(access.index, loop.order)
         own = [key for key in index.factors if _of(key, loop.node.loop_var)]
-        if len(own) != 1 or index.factors[own[0]] < row[access.buffer]:
+        if len(own) != 1 or not _crosses_rows(kernel, loop, index.factors[own[0]], row[access.buffer]):
             return ()
         divisor = own[0].divisor if isinstance(own[0], Quotient) else 1
         rest = {key: factor for key, factor in index.factors.items() if key is not own[0]}
@@ -81,13 +84,21 @@ def _ends(kernel: Kernel, loop: Loop, row: Mapping[tirx.Var, int]) -> tuple[End,
     return tuple(found.values()) if len(found) <= _MOST_ENDS else ()
 
 
+def _crosses_rows(kernel: Kernel, loop: Loop, stride: int, row: int) -> bool:
+    """Whether the loop moves to other rows, not only within one."""
+    return stride > 0 and stride * kernel.ranges[loop.node.loop_var][1] >= row
+
+
 def _of(key: Key, var: tirx.Var) -> bool:
     return (key.var if isinstance(key, Quotient) else key) == var
 
 
-def _may_end(kernel: Kernel, loop: Loop, row: Mapping[tirx.Var, int]) -> bool:
-    """Whether nothing after the loop, nor another run of it, reads what iterations that are left out would have written."""
-    written = {one.buffer for one in kernel.accesses[loop.start : loop.end] if one.is_store and one.buffer not in row}
+def _may_end(kernel: Kernel, loop: Loop, free: Collection[tirx.Var]) -> bool:
+    """Whether nothing after the loop, nor another run of it, reads what iterations that are left out would have written.
+
+    For buffers in `free` that is known.
+    """
+    written = {one.buffer for one in kernel.accesses[loop.start : loop.end] if one.is_store and one.buffer not in free}
     for buffer in written:
         start, end = kernel.allocated.get(buffer, [0, len(kernel.accesses)])
         if loop.start <= start and end <= loop.end and buffer in kernel.allocated:
@@ -109,7 +120,7 @@ def _reads_first(kernel: Kernel, buffer: tirx.Var, start: int, end: int) -> bool
             low, high = kernel.range_of(one.index)
             if high - low > 4096 or not written.issuperset(range(low, high + 1)):
                 return True
-        elif one.is_certain and (covered := _covered(one)):
+        elif one.scope[0] <= start and end <= one.scope[1] and (covered := _covered(one)):
             written.update(covered)
     return False
 

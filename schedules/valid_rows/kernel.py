@@ -35,12 +35,14 @@ class ByRows:
 
 
 def by_rows(
-    kernel: tirx.PrimFunc, rows: int, operands: Collection[int], results: Collection[int], blocks: int, declared: bool = False
+    kernel: tirx.PrimFunc, rows: int, operands: Collection[int], results: Collection[int], blocks: int, declared: bool = False,
+    scratch: Collection[int] = (),
 ) -> ByRows | None:
     """The kernel for up to `rows` rows; None if nothing shows that its results have rows.
 
     `operands` are the positions of parameters with as many rows, `results` those of all that are written, one after the other.
-    `blocks`: of the weights, of which numbers among the parameters count some. `declared`: the results are known to have rows.
+    `blocks`: of the weights, of which numbers among the parameters count some. `declared`: the results are known to have
+    rows. `scratch`: parameters that a loop over rows fills anew in each iteration.
     """
     params = kernel.params
     row = {params[position]: _elements(params[position]) // rows for position in results}
@@ -55,7 +57,7 @@ def by_rows(
         return None
     if any(not one.is_store and one.buffer in row for one in found.accesses):
         return None
-    loops = bounds(found, row)
+    loops = bounds(found, row, [params[position] for position in scratch])
     of = {params[position]: _elements(params[position]) // rows for position in operands}
     if not declared and {result for bound in loops for result in aligned(found, bound, row, of)} != set(row):
         return None
