@@ -74,7 +74,8 @@ def lower_layers(
 ) -> Network:
     """Layers with all their kernels; rows that are looked up may be fetched, if `fetch`.
 
-    Kernels are told how many rows are valid where inputs are `padded`. `begin` is told of the smallest kernels, as soon as there are layers that call them; `expensive` is as for `merge`.
+    Kernels are told how many rows are valid where inputs are `padded`. `begin` is told of the smallest kernels, as soon as there
+    are layers that call them; `expensive` is as for `merge`.
     """
     preferences = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
     total = 1 + 2 * len(preferences)
@@ -135,7 +136,8 @@ def compiled_here(name: str, cache: bool, network: Network, padding: Padding | N
     target, kept = resolve_target("native"), KernelCache() if cache else None
     threads, profile = target.num_cores, guessed_profile(target)
     planned = kernel_sets.planning(network, profile, threads)
-    return Prepared(name, Code(target, kept), threads, "smallest", profile, planned, KernelCompiler(kept), padding=padding).resident()
+    code, compiler = Code(target, kept), KernelCompiler(kept)
+    return Prepared(name, code, threads, "smallest", profile, planned, compiler, padding=padding).resident()
 
 
 def _quiet(phase: str, done: int, total: int) -> None:

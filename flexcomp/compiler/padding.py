@@ -116,10 +116,8 @@ def tried_padding(
                     found.append({port.name: _cut(whole[port.name], port.shape) for port in smaller.outputs})
                 _compare(wanted, found, what)
                 if padding.rows is not None and (moved := _which_moves(wanted, [session.run(given) for given in trials])):
-                    _log.warning(
-                        'pad: every inference computes all rows of its shape: where rows of padding are zeros in the network, the '
-                        'output "%s" moves when %s', moved, what,
-                    )  # fmt: skip
+                    zeros = 'pad: each inference computes all rows of its shape: with zeros in padded rows "%s" moves when %s'
+                    _log.warning(zeros, moved, what)
                     padding = replace(padding, rows=None)
     report("padding", len(between), len(between))
     return padding

@@ -47,7 +47,7 @@ from flexcomp.schedules.row_bands import RowKernel
 
 from .lowered import Lowered, align
 from .states import VIEWS, Exchange, exchanges, looked_at
-from .valid_rows import ValidRows
+from .valid_rows import VALID, ValidRows
 
 # Elements of a tensor from which on a 32-bit index overflows.
 _MOST_ELEMENTS = 2**31
@@ -135,6 +135,8 @@ class _Lowering:
                 result.outputs.append(Port(name, seen.value, seen.type))
         kept = [(name, states[name]) for made, name in self.state.items() if made == name]
         result.states += [State(name, name, place.type, place.value, place.offset, place.value) for name, place in kept]
+        if self.valid:
+            result.layers = self.valid.told(result.layers, result.kernels)
         result.states.sort(key=lambda state: state.offset)
         return result
 
@@ -199,9 +201,9 @@ class _Lowering:
         args = [*operands, *self._written(var, call, name, float(attrs.get(names.PART, 1.0)))]
         kernel = gv.name_hint
         if self.valid and operator(call) == "call_tir":
-            told = self.valid.of_kernel(len(self.result.layers), code, attrs, args, self.result.values)
+            told = self.valid.of_kernel(len(self.result.layers), kernel, code, attrs, args, self.result.values)
             if told is not None:
-                kernel, code, args = f"{kernel}_valid", told, [*args, ValidArg()]
+                kernel, code, args = kernel + VALID, told, [*args, ValidArg()]
         self.result.kernels[kernel] = code
         _refuse_oversize(name, [arg.type for arg in args if isinstance(arg, ValueArg | WeightArg)] + list(scratch))
         offsets = [0, *accumulate(align(type_.nbytes) for type_ in scratch)]

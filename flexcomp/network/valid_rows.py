@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
 
 from flexcomp.passes import attributes as names
-from flexcomp.program import Arg, Value, ValueArg
+from flexcomp.program import Arg, Layer, ValidArg, Value, ValueArg
 from flexcomp.schedules import machines
 from flexcomp.schedules.valid_rows import ByRows, by_rows
 
 from .lowered import align
+
+VALID = "_valid"  # ends the names of kernels that are told how many rows are valid
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class ValidRows:
         self.padded = padded
         self._values: set[int] = set()
         self._layers: set[int] = set()  # whose results have rows
+        self._whole: dict[str, tirx.PrimFunc] = {}  # kernels that compute all rows, by the names of those that are told
         self._known: dict[tuple, ByRows | None] = {}
 
     def note_input(self, name: str, value: int) -> None:
@@ -42,10 +45,36 @@ class ValidRows:
         if name in self.padded.inputs:
             self._values.add(value)
 
+    def told(self, layers: Sequence[Layer], kernels: dict[str, tirx.PrimFunc]) -> list[Layer]:
+        """The layers of a lowering, of which those compute all rows that a kernel reads which is not known to have rows.
+
+        Such a kernel may add rows up, or look for the largest element: zeros would not be harmless there.
+        """
+        whole = {
+            arg.value
+            for index, layer in enumerate(layers) if index not in self._layers
+            for arg in layer.args if isinstance(arg, ValueArg) and not arg.written
+        }  # fmt: skip
+        result = []
+        for layer in layers:
+            written = {arg.value for arg in layer.args if isinstance(arg, ValueArg) and arg.written}
+            if any(isinstance(arg, ValidArg) for arg in layer.args) and whole & written:
+                kernel = layer.kernel.removesuffix(VALID)
+                kernels[kernel] = self._whole[layer.kernel]
+                layer = replace(layer, kernel=kernel, args=tuple(arg for arg in layer.args if not isinstance(arg, ValidArg)))
+            result.append(layer)
+        for name in kernels.keys() - {layer.kernel for layer in result}:
+            if name.endswith(VALID):
+                del kernels[name]
+        return result
+
     def of_kernel(
-        self, layer: int, kernel: tirx.PrimFunc, attrs: Mapping[str, Any], args: Sequence[Arg], values: Sequence[Value]
+        self, layer: int, name: str, kernel: tirx.PrimFunc, attrs: Mapping[str, Any], args: Sequence[Arg], values: Sequence[Value]
     ) -> tirx.PrimFunc | None:
-        """The kernel of a layer that takes a ValidArg after `args`, which end with the results; None if it computes all rows anyway."""
+        """The kernel of a layer, `name` + VALID, that takes a ValidArg after `args`, which end with the results.
+
+        None if it computes all rows anyway.
+        """
         places = [(i, arg) for i, arg in enumerate(args) if isinstance(arg, ValueArg)]
         results = [i for i, arg in places if arg.written]
         whole = all(align(args[i].type.nbytes) == values[args[i].value].nbytes and args[i].part == 1.0 for i in results)
@@ -67,4 +96,5 @@ class ValidRows:
         banded = names.ROWS in attrs and machines.decoded_rows(str(attrs[names.ROWS])).out_rows > 1
         if banded or names.FETCH in attrs or found.kernel is None:
             return None
+        self._whole[name + VALID] = kernel
         return found.kernel.with_attr(names.VALID, len(args))

@@ -53,6 +53,22 @@ def aligned(kernel: Kernel, bound: Bound, row: Mapping[tirx.Var, int], operands:
     return found
 
 
+def reads_own_rows(kernel: Kernel, found: Collection[Bound], row: Mapping[tirx.Var, int]) -> bool:
+    """Whether what is read of results are rows that the same iteration of a loop writes."""
+    for position, one in enumerate(kernel.accesses):
+        if one.is_store or one.buffer not in row:
+            continue
+        loop = next((bound.loop for bound in found if bound.loop.start <= position < bound.loop.end), None)
+        if loop is None:
+            return False
+        inside = kernel.accesses[loop.start : loop.end]
+        stores = [kernel.seen_from(each.index, loop.order) for each in inside if each.is_store and each.buffer == one.buffer]
+        load, width = kernel.seen_from(one.index, loop.order), row[one.buffer]
+        if not stores or not _is_inside(kernel, load, width, stores, width, loop.node.loop_var):
+            return False
+    return True
+
+
 def _bounds(kernel: Kernel, loop: Loop, row: Mapping[tirx.Var, int], scratch: Collection[tirx.Var]) -> Iterator[Bound]:
     ends = _ends(kernel, loop, row)
     if ends and _may_end(kernel, loop, {*row, *scratch}):
@@ -133,13 +149,15 @@ def _covered(store: Access) -> range | None:
 
 def _is_inside(kernel: Kernel, load: Sum, width: int, stores: list[Sum], row: int, var: tirx.Var) -> bool:
     """Whether what is loaded, in rows of `width` elements, lies in the rows that are stored in the same iteration."""
-    if not any(_of(key, var) for key in load.factors) or any(
-        factor * row != store.factors.get(key, 0) * width for key, factor in load.factors.items() for store in stores
-    ):
+    if not any(_of(key, var) for key in load.factors):
         return False
     spans = []
     for store in stores:
+        if any(factor * row != store.factors.get(key, 0) * width for key, factor in load.factors.items()):
+            continue
         others = Sum({key: f for key, f in store.factors.items() if key not in load.factors}, store.low, store.high)
         spans.append(kernel.range_of(others))
+    if not spans:
+        return False
     first, last = min(low for low, _ in spans) // row, max(high for _, high in spans) // row
     return first <= load.low // width and load.high // width <= last

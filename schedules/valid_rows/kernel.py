@@ -21,7 +21,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from .accesses import Quotient, UnknownError, read
-from .bounds import Bound, End, aligned, bounds
+from .bounds import Bound, End, aligned, bounds, reads_own_rows
 
 # Shorter rows are computed no slower than they are filled with zeros. Masks have rows of one element, and must be whole.
 _LEAST_ELEMENTS = 16
@@ -55,9 +55,9 @@ def by_rows(
         found = read(kernel, numbers)
     except UnknownError:
         return None
-    if any(not one.is_store and one.buffer in row for one in found.accesses):
-        return None
     loops = bounds(found, row, [params[position] for position in scratch])
+    if not reads_own_rows(found, loops, row):
+        return None
     of = {params[position]: _elements(params[position]) // rows for position in operands}
     if not declared and {result for bound in loops for result in aligned(found, bound, row, of)} != set(row):
         return None
