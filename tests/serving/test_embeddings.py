@@ -147,7 +147,7 @@ def test_what_is_refused(client, options, status, reason):
         (["mean_tokens", "cls_token"], lambda rows: np.concatenate([rows[0], rows.mean(0)])),
         ([], lambda rows: rows.mean(0)),
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) or "default" if isinstance(value, list) else "",
 )
 @pytest.mark.parametrize("normalised", [False, True])
 def test_pooling(tmp_path, modes, wanted, normalised):
