@@ -47,7 +47,6 @@ class Network {
   // Whether `other`, of the same files, with the same options, needs no session of its own.
   bool Serves(const Network& other) const noexcept;
   const std::vector<ShareRung>& ladder() const noexcept { return ladder_; }
-  uint64_t state_nbytes() const noexcept { return state_nbytes_; }
   size_t ports() const noexcept { return inputs_.size() + outputs_.size(); }  // tensors that an inference takes and gives
   const tvm::ffi::json::Array& inputs() const noexcept { return inputs_; }    // as the library describes them
   const tvm::ffi::json::Array& outputs() const noexcept { return outputs_; }
@@ -100,7 +99,8 @@ class Network {
 
   // The time that loading the kept bytes may take, unless they are in memory.
   double LoadingSeconds() const noexcept;
-  // Of the network's own, with the shares in use.
+  // Of the network's own, with the share that it has, and with the one that it is to have.
+  uint64_t kept() const noexcept { return common ? common->kept : ladder_[rung].kept; }
   uint64_t target_kept() const noexcept { return target_common ? target_common->kept : ladder_[target].kept; }
   bool settled() const noexcept { return rung == target && common == target_common; }
 

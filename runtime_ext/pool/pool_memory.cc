@@ -141,7 +141,7 @@ std::optional<tvm::ffi::Error> Pool::ParkNow(Network& network) noexcept {
     Release(network);
   }
   network.stopping = false;
-  network.claimed = std::min(network.claimed, network.state_nbytes());
+  network.claimed = std::min(network.claimed, network.kept());  // weights that were kept, and still are
   network.cold = true;
   return error;
 }

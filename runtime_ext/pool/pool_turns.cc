@@ -52,7 +52,7 @@ std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const 
   if (!network.settled())
     if (auto error = ParkNow(network)) return error;  // parking was impossible when the share changed
   if (network.broken) return network.broken;
-  network.claimed = network.common ? network.common->kept : network.ladder()[network.rung].kept;
+  network.claimed = network.kept();
   if (auto error = Caught([&] { Hold(network); })) return error;
   const auto& networks = roster_.networks();
   const bool alone = std::ranges::none_of(networks, [&](const auto& other) { return other->lane == network.lane && other.get() != &network; });

@@ -30,7 +30,7 @@ def evaluate(mod: tvm.IRModule, arguments: list[np.ndarray]) -> list[np.ndarray]
     """The results of main, as a list."""
     executable = tvm.compile(mod, target=UNOPTIMISED)
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    result = machine["main"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arguments))
+    result = machine["main"](*(tvm.runtime.tensor(np.asarray(a, order="C")) for a in arguments))
     return [part.numpy() for part in ([result] if hasattr(result, "numpy") else result)]
 
 

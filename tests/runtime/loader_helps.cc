@@ -67,6 +67,8 @@ int main() {
   const auto infer = [&](const char* name, bool wait) {
     slow.helped = slow.loaded = 0;
     for (auto& part : slow.done) part = 0;
+    loader.GoOn();
+    loader.EndGivingUp();
     loader.Start({});
     std::string end = "interrupted";
     try {

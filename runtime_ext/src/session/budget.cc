@@ -94,7 +94,7 @@ bool Session::Change(size_t shape, size_t rung, uint64_t nbytes, Sharing* sharin
   };
   const bool has_room = resize(shape, rung, sharing != nullptr ? *sharing : sharing_, nbytes);
   if (has_room) {
-    shape_ = shape;
+    if (shape_ != shape) shape_ = shape;  // SetBudget changes none: calls look at the shape without the lock
     nbytes_ = nbytes;
     if (sharing != nullptr) std::swap(sharing_, *sharing);
   } else {
