@@ -164,8 +164,10 @@ class CarryFinder {
         if (write->end > kept.at && !Carries(group, write->load)) return true;
       return false;
     };
-    for (auto& [key, group] : groups_)
-      if (std::ranges::any_of(group.kept, [&](const KeptBytes& kept) { return is_overwritten(group, kept); })) group = {};
+    for (auto& [key, group] : groups_) {
+      const auto goes = [&, &group = group](const KeptBytes& kept) { return is_overwritten(group, kept); };
+      if (std::ranges::any_of(group.kept, goes)) group = {};
+    }
   }
 
   static bool Carries(const Group& group, uint32_t load) { return std::ranges::find(group.kept, load, &KeptBytes::load) != group.kept.end(); }
