@@ -124,7 +124,9 @@ def test_warming_behind_a_first_inference_prepares_what_it_left(cold, inputs, ex
             run(session, inputs)
             read = session.stats()["total_bytes_read"]
             session.warm()
-            assert session.stats()["total_bytes_read"] <= read + sum(load.nbytes for load in rung.loads if not load.pinned)
+            # Warming gives up what is read ahead, and it is read ahead again; of what stays nothing is read.
+            streamed = sum(load.nbytes for load in rung.loads if not load.pinned)
+            assert session.stats()["total_bytes_read"] <= read + 2 * streamed
             for _ in range(2):
                 assert close(run(session, inputs), expected)
 
