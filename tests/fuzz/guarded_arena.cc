@@ -57,6 +57,8 @@ bool Arena::Discard(std::span<const Carried> kept) noexcept {
   return true;
 }
 
+void Arena::Clear(std::byte* place, uint64_t nbytes) noexcept { std::memset(place, 0, nbytes); }
+
 void Arena::Move(std::span<const Carried> moves, bool) noexcept {
   for (const Carried& one : moves) std::memmove(base_ + one.to, base_ + one.from, one.nbytes);
 }

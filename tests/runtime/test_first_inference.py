@@ -117,16 +117,23 @@ def test_a_warm_start_has_no_cold_inference(cold, inputs, expected):
         assert session.stats()["prepared_bytes"] == session.stats()["bytes_read"] == 0
 
 
+def read_ahead(session) -> int:
+    """Bytes read so far, once reads for the next inference have ended."""
+    read = -1
+    while read != (now := session.stats()["total_bytes_read"]):
+        read = now
+        time.sleep(0.02)
+    return read
+
+
 def test_warming_behind_a_first_inference_prepares_what_it_left(cold, inputs, expected):
     path, program, _ = cold
     for rung in program.rungs[-2:]:
         with flexcomp.load(path, budget=rung.budget) as session:
             run(session, inputs)
-            read = session.stats()["total_bytes_read"]
+            read = read_ahead(session)
             session.warm()
-            # Warming gives up what is read ahead, and it is read ahead again; of what stays nothing is read.
-            streamed = sum(load.nbytes for load in rung.loads if not load.pinned)
-            assert session.stats()["total_bytes_read"] <= read + 2 * streamed
+            assert session.stats()["total_bytes_read"] <= read + sum(load.nbytes for load in rung.loads if not load.pinned)
             for _ in range(2):
                 assert close(run(session, inputs), expected)
 

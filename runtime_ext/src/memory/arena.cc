@@ -75,6 +75,14 @@ bool Arena::Discard(std::span<const Carried> kept) noexcept {
   return all;
 }
 
+void Arena::Clear(std::byte* place, uint64_t nbytes) noexcept {
+  const uint64_t page = SystemPage(), address = reinterpret_cast<uintptr_t>(place);
+  const uint64_t head = std::min(nbytes, RoundUp(address, page) - address), whole = (nbytes - head) / page * page;
+  std::memset(place, 0, head);
+  if (whole > 0 && ::madvise(place + head, whole, MADV_DONTNEED) != 0) std::memset(place + head, 0, whole);
+  std::memset(place + head + whole, 0, nbytes - head - whole);
+}
+
 void Arena::Move(std::span<const Carried> moves, bool sparse) noexcept {
   for (const Carried& one : moves) {
     if (one.from == one.to) continue;

@@ -39,6 +39,9 @@ class Arena {
   // refused; the contents may be gone all the same.
   bool Discard(std::span<const Carried> kept) noexcept;
 
+  // Zeros; whole pages are given back.
+  static void Clear(std::byte* place, uint64_t nbytes) noexcept;
+
   // Nobody reads into the arena meanwhile, as in all functions below. `sparse`: gives pages that bytes have left back at once.
   void Move(std::span<const Carried> moves, bool sparse) noexcept;
   // Gives the memory and the addresses after `nbytes` back; memory that the system refuses is kept.

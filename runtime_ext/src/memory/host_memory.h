@@ -27,7 +27,7 @@ class HostMemory : public SessionMemory {
   void Write(std::byte* place, const void* from, uint64_t nbytes) override { std::memcpy(place, from, nbytes); }
   void Read(void* to, const std::byte* place, uint64_t nbytes) override { std::memcpy(to, place, nbytes); }
   void Copy(std::byte* to, const std::byte* from, uint64_t nbytes) noexcept override { std::memcpy(to, from, nbytes); }
-  void Clear(std::byte* place, uint64_t nbytes) noexcept override { std::memset(place, 0, nbytes); }
+  void Clear(std::byte* place, uint64_t nbytes) noexcept override { arena_.Clear(place, nbytes); }
   const std::byte* Look(const std::byte* place, uint64_t) override { return place; }
 
  private:
