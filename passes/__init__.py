@@ -21,6 +21,7 @@ from .lower_operators import LowerOperators
 from .lower_recurrence import LowerRecurrence
 from .multiply_integers import MultiplyIntegers
 from .narrow_activations import NarrowActivations
+from .narrow_states import NarrowStates, StateSlot
 from .narrow_weights import NarrowWeights
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
@@ -58,6 +59,7 @@ __all__ = [
     "LowerRecurrence",
     "MultiplyIntegers",
     "NarrowActivations",
+    "NarrowStates",
     "NarrowWeights",
     "PlaceParts",
     "PretransformWeights",
@@ -71,6 +73,7 @@ __all__ = [
     "SliceEmbeddings",
     "SliceLayers",
     "SplitProducts",
+    "StateSlot",
     "ToNHWC",
     "ToTwoDimensions",
     "Widen",

@@ -41,6 +41,10 @@ BLOCKS = "flexcomp.blocks"
 # On a kernel PrimFunc of a recurrent layer, for the tuner: RecurrentSpec.encode of schedules/recurrent/spec.py.
 RECURRENCE = "flexcomp.recurrence"  # str
 
+# On a kernel PrimFunc of attention (set by FuseAttention and LowerAttention, consumed by NarrowStates): AttentionSpec.encode of
+# schedules/operators/attention_spec.py.
+ATTENTION = "flexcomp.attention"  # str
+
 # On a kernel PrimFunc of no family, for the lowering: its operators, in order.
 COMPUTES = "flexcomp.computes"  # list of str
 

@@ -16,7 +16,7 @@ from ..schedules.operators import attention
 from ..schedules.operators.attention_spec import AttentionSpec, PositionScores, ScoreMask
 from ..schedules.registry import Machine
 from .attention_scores import Mask, Match, Matcher, Operand, Positions
-from .attributes import BY_ROWS, kernel_attributes
+from .attributes import ATTENTION, BY_ROWS, kernel_attributes
 from .ir import dtype, shape
 from .module_pass import module_pass
 from .rebuild import MainRewriter
@@ -214,4 +214,4 @@ def kernel_of(spec: AttentionSpec, unit: Machine, name: str) -> tirx.PrimFunc:
         "attention", implementation, str(spec), spec.flops, scratch=scratch, work=attention.work(spec)
     )
     rows = {BY_ROWS: [0]} if spec.follows_queries else {}
-    return func.with_attrs({**described, **rows, "global_symbol": name})
+    return func.with_attrs({**described, **rows, ATTENTION: spec.encode(), "global_symbol": name})

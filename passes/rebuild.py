@@ -23,6 +23,7 @@ class MainRewriter:
     def __init__(self, mod: tvm.IRModule) -> None:
         self.mod = mod
         self.main = mod["main"]
+        self.params = list(self.main.params)  # of the new main
         self.builder = relax.BlockBuilder()
         self.replaced: dict[relax.Var, ir.Expr] = {}  # variable of the old main → value in the new one
         self.values: dict[relax.Var, ir.Expr] = {}  # variable of the new main → its expression
@@ -32,14 +33,14 @@ class MainRewriter:
         """The rewritten module; the given one is left alone."""
         main, builder = self.main, self.builder
         attrs = dict(main.attrs.items()) if main.attrs else None
-        with builder.function("main", list(main.params), attrs=attrs):
+        with builder.function("main", self.params, attrs=attrs):
             with builder.dataflow():
                 for binding in bindings(main):
                     self.name = self.name_of(binding.var)
                     value = self.rewrite_binding(binding.var, binding.value)
                     if value is not None:
                         self.replaced[binding.var] = self.emit(value)
-                results = [self.emit(self.result(result)) for result in _returned(main)]
+                results = [self.emit(self.result(result)) for result in returned(main)]
                 outputs = [builder.emit_output(part, part.name if isinstance(part, relax.Var) else "") for part in results]
             builder.emit_func_output(outputs[0] if len(outputs) == 1 and not _is_tuple(main) else outputs)
         mod = self.mod.clone()
@@ -131,7 +132,7 @@ def _is_tuple(main: relax.Function) -> bool:
     return isinstance(main.ret_ty, relax.TupleType)
 
 
-def _returned(main: relax.Function) -> Iterator[ir.Expr]:
+def returned(main: relax.Function) -> Iterator[ir.Expr]:
     """The results of main, one by one, wherever the tuple is bound."""
     result = main.body.body
     if not _is_tuple(main):

@@ -21,8 +21,16 @@ from flexcomp.cli.common import (
 )
 from flexcomp.cli.names import BUDGETS, completed, known_option
 from flexcomp.cli.operator_options import Operators, custom_operators
-from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
-from flexcomp.compiler.known import ARITHMETICS, CONTEXT, DEFAULT_ARITHMETIC, DEFAULT_STORE, KERNELS, STORES
+from flexcomp.cli.weight_options import Calibration, MaxError, Weights, types_by_pattern, weight_types
+from flexcomp.compiler.known import (
+    ARITHMETICS,
+    CONTEXT,
+    DEFAULT_ARITHMETIC,
+    DEFAULT_STORE,
+    KERNELS,
+    STATE_TYPES,
+    STORES,
+)
 from flexcomp.device.presets import GPU_PRESETS, PRESETS
 from flexcomp.errors import InputError
 from flexcomp.files import require_space, require_writable
@@ -112,6 +120,13 @@ def build(
             "text: 'present.*=past_key_values.*'. An input with its own name stays as it is set.",
         ),
     ] = None,
+    state_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[PATTERN=]TYPE",
+            help="Keep caches of keys and values in float16 or int8; or those of the inputs that match a pattern.",
+        ),
+    ] = None,
     onnx: Annotated[
         str | None,
         typer.Option(metavar="FILE", rich_help_panel="Language models", help="The .onnx file, if a folder has several."),
@@ -179,6 +194,7 @@ def build(
     pads = parse_pads(pad or [])
     states = parse_states(state or [])
     types = weight_types(weights or [])
+    state_types = types_by_pattern(state_type or [], STATE_TYPES, "--state-type")
     if output.suffix not in (".so", ".o"):
         raise typer.BadParameter(f"'{output}' does not end in .so, nor in .o", param_hint="'--output'")
     # Checks come first: importing and compiling take minutes.
@@ -247,6 +263,7 @@ def build(
                 kernels=kernels,
                 store=store,
                 state=states or None,
+                state_type=state_types,
                 profile=rates,
                 probe=False,
                 tuning=tuning,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -42,14 +43,19 @@ def weight_types(given: list[str]) -> str | dict[str, str] | None:
     """TYPE and PATTERN=TYPE as build takes them, TYPE for all layers."""
     if given == ["auto"]:
         return "auto"
+    if "auto" in given:
+        raise typer.BadParameter("auto chooses the types of all layers: give it alone", param_hint="'--weights'")
+    return types_by_pattern(given, WEIGHTS, "--weights", [*WEIGHTS, "auto"])
+
+
+def types_by_pattern(given: list[str], known: Sequence[str], option: str, alone: Sequence[str] = ()) -> dict[str, str] | None:
+    """TYPE and PATTERN=TYPE, TYPE for all; `alone` are the types that there are without a pattern, if others."""
     types: dict[str, str] = {}
     for text in given:
-        if text == "auto":
-            raise typer.BadParameter("auto chooses the types of all layers: give it alone", param_hint="'--weights'")
         pattern, _, kind = text.rpartition("=")
         try:
-            require_known(kind, WEIGHTS if pattern else [*WEIGHTS, "auto"])
+            require_known(kind, known if pattern else alone or known)
         except typer.BadParameter as error:
-            raise typer.BadParameter(error.message, param_hint="'--weights'") from None
+            raise typer.BadParameter(error.message, param_hint=f"'{option}'") from None
         types[pattern or "*"] = kind
     return types or None

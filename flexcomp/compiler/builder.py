@@ -52,6 +52,7 @@ from .prepared import Prepared, Progress, artifact_of_shapes
 from .probing import probed
 from .shapes import require_common, shape_with
 from .state import changing, required_states, written_out
+from .state_types import StateTypes, require_alike
 from .weight_types import TypesInOrder, WeightTypes
 from .weights import evaluate
 
@@ -80,6 +81,7 @@ def build(
     probe: bool | str | Path | None = None,
     store: str = DEFAULT_STORE,
     state: Mapping[str, str] | None = None,
+    state_type: str | Mapping[str, str] | None = None,
     pad: Mapping[str, int | float] | None = None,
     tf32: bool = False,
     arithmetic: str = DEFAULT_ARITHMETIC,
@@ -99,6 +101,9 @@ def build(
     `state`: outputs that become inputs of the next inference, `{"h_out": "h_in"}`. A * on both sides stands for the same text:
     `{"present.*": "past_key_values.*"}`. An input with its own name stays as it is set. States are zeros at first. `run` neither
     takes nor returns them; `Session.state` does.
+    `state_type`: the type of caches of keys and values in memory, "float32", "float16" or "int8" (a scale for each row of a
+    head); or types by patterns of inputs' names, the last match counts. States that more than attention reads keep their type,
+    with a warning.
     `custom_operators`: operators of the model that flexcomp lacks, or that are to be computed in another way.
 
     Weights and arithmetic:
@@ -138,7 +143,7 @@ def build(
     options = options_of(
         input_shapes=input_shapes, shapes=shapes, params=params, threads=threads, kernels=kernels, profile=profile, tuning=tuning,
         cache=cache, weights=weights, max_error=max_error, calibration=calibration, probe=probe, store=store, state=state,
-        pad=pad, tf32=tf32, arithmetic=arithmetic, custom_operators=custom_operators,
+        state_type=state_type, pad=pad, tf32=tf32, arithmetic=arithmetic, custom_operators=custom_operators,
     )  # fmt: skip
     compiling = KernelCompiler(KernelCache() if cache else None)
     with high_gc_threshold(), shown(progress, title_of(model)) as report, compiling as compiler:
@@ -212,7 +217,12 @@ def prepare_shapes(
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
     others = [types_of(one, options.weights, resolved, report, cache)[0] for one in shapes[1:]]
-    fused = [fuse_layers(one, resolved, measured, report, of) for one, of in zip(shapes, (types, *others), strict=True)]
+    kept = [StateTypes(options.model.state_type, one, of, resolved) for one, of in zip(shapes, pairs, strict=True)]
+    fused = [
+        fuse_layers(one, resolved, measured, report, of, states=in_memory)
+        for one, of, in_memory in zip(shapes, (types, *others), kept, strict=True)
+    ]
+    require_alike(fused, shapes, declared)
     if resolved.computes_bytes and not options.weights.measured and not types.multiplies_bytes:
         _log.warning(
             "arithmetic='int8' is for dense layers with weights in blocks, and the network has none: all layers are computed in "

@@ -18,6 +18,9 @@ HALVES = ("float16", "bfloat16")
 ARITHMETICS = ("float32", *HALVES, "int8", "auto")
 DEFAULT_ARITHMETIC = "float32"
 
+# Element types that states may have in memory.
+STATE_TYPES = ("float32", "float16", "int8")
+
 # In how many forms a layer's weights may lie in the file.
 STORES = ("auto", "once", "prepared")
 DEFAULT_STORE = "auto"

@@ -29,6 +29,7 @@ from .code import Code
 from .kernel_compiler import KernelCompiler
 from .known import DEFAULT_STORE, KERNELS
 from .prepared import Prepared, Progress
+from .state_types import StateTypes
 from .weight_types import WeightTypes
 from .weights import evaluate, evaluate_later
 
@@ -42,12 +43,17 @@ def fuse_layers(
     report: Progress,
     types: WeightTypes,
     rounded_for: CompileTarget | None = None,
+    states: StateTypes | None = None,
 ) -> tvm.IRModule:
     """Layers without kernels; with `rounded_for` in float32, rounded where that target would have 16 bits."""
     report("passes", 0, 1)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
-    simple = pipeline.run(simple, pipeline.transformers(target.machine, on_weights, types.of, measured), "transformers")
+    narrowed = (states.slots, states.refused) if states is not None else ()
+    passes = pipeline.transformers(target.machine, on_weights, types.of, measured, *narrowed)
+    simple = pipeline.run(simple, passes, "transformers")
+    if states is not None:
+        states.require_granted()
     half = (rounded_for or target).half
     if half and counts_in_floats(simple["main"]):
         raise InputError(f"arithmetic={half!r} is not for quantised networks, whose sums need more bits: leave arithmetic out")

@@ -20,6 +20,7 @@ from .known import ARITHMETICS, DEFAULT_ARITHMETIC, DEFAULT_MAX_ERROR, DEFAULT_S
 from .padding import checked_pad
 from .shapes import DeclaredShape, declared_shapes
 from .state import checked_state
+from .state_types import checked_state_types
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Model:
     shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | None = None  # of names in input_shapes
     params: Mapping[str, object] | Sequence[object] | None = None
     state: Mapping[str, str] | None = None  # inputs by output
+    state_type: str | Mapping[str, str] | None = None  # by patterns of inputs, once checked
     custom_operators: Sequence[CustomOperator] | None = None  # a tuple, once checked
     pad: Mapping[str, int | float] | None = None  # by input
     declared: tuple[DeclaredShape, ...] = field(init=False)
@@ -49,6 +51,7 @@ class Model:
     def __post_init__(self) -> None:
         object.__setattr__(self, "custom_operators", checked_operators(self.custom_operators))
         object.__setattr__(self, "state", checked_state(self.state))
+        object.__setattr__(self, "state_type", checked_state_types(self.state_type))
         object.__setattr__(self, "declared", declared_shapes(self.input_shapes, self.shapes))
         object.__setattr__(self, "pad", checked_pad(self.pad, self.input_shapes, self.shapes))
 

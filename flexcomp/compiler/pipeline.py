@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tvm
 import tvm_ffi
 from tvm import relax
@@ -26,6 +28,7 @@ from flexcomp.passes import (
     LowerRecurrence,
     MultiplyIntegers,
     NarrowActivations,
+    NarrowStates,
     NarrowWeights,
     PlaceParts,
     PretransformWeights,
@@ -38,6 +41,7 @@ from flexcomp.passes import (
     SliceEmbeddings,
     SliceLayers,
     SplitProducts,
+    StateSlot,
     ToNHWC,
     ToTwoDimensions,
     Widen,
@@ -45,6 +49,7 @@ from flexcomp.passes import (
 from flexcomp.passes.choose_kernels import Alike, Measured
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.legalise import LEGALISATIONS
+from flexcomp.passes.narrow_states import Refused
 from flexcomp.passes.weights import WeightType
 from flexcomp.schedules.registry import Machine
 
@@ -66,11 +71,15 @@ def transformers(
     evaluate: Evaluate,
     weight_type: WeightType = lambda names, weight: "float32",
     measured: Measured | None = None,
+    slots: Sequence[StateSlot] = (),
+    refused: Refused = lambda slot, reader: None,
 ) -> list[Pass]:
     """Indices are checked; attention, large embeddings and recurrences are calls of kernels; products and sums take
-    the place of broadcasts; integers are multiplied as they are; weights of custom operators have an element type.
+    the place of broadcasts; integers are multiplied as they are; weights of custom operators have an element type, and states
+    that of their slots.
 
-    `evaluate` gives the result of a function of the weights; recurrences have the kernels that `measured` times speak for.
+    `evaluate` gives the result of a function of the weights; recurrences have the kernels that `measured` times speak for;
+    `refused` is told of states that stay as they are.
     """
     return [
         CheckIndices(evaluate),
@@ -80,6 +89,7 @@ def transformers(
         MultiplyIntegers(unit, weight_type),
         ReduceBroadcasts(),
         LowerAttention(unit),
+        NarrowStates(unit, slots, refused),
         SliceEmbeddings(unit, weight_type),
         LowerRecurrence(unit, weight_type, measured or (lambda spec: {})),
         NarrowWeights(weight_type),

@@ -9,6 +9,9 @@ For a block of queries of one head, with R = queries rounded up to whole vectors
    query are -inf, or one is NaN, the sum and the result are NaN; or Pᵀ becomes 0, on request.
 4. y = P V / sum, a register tile of queries × depth, V read in place.
 
+Keys and values in 16 or 8 bits are widened in registers. Scores are multiplied by the scales of keys in 8 bits, and Pᵀ, after its
+sum, by those of values.
+
 Scores by position are added up in Pᵀ before step 2 (`position_scores.py`). Those by key need a product of all keys of a head
 with the table, which all blocks read: heads follow one another then, and blocks of one head run in parallel.
 
@@ -34,7 +37,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ..tiles import vector_math
-from ..tiles.emit import PARALLEL_FLOPS, Accumulators, flat, spread, vector, zero
+from ..tiles.emit import PARALLEL_FLOPS, Accumulators, converted, flat, spread, vector, zero
 from ..tiles.tile import Tile, VectorUnit, choose, most_rows, pieces, runs, split_evenly
 from . import position_scores
 from .attention_block import Blocks, QueryBlock, transposed_rows
@@ -88,7 +91,7 @@ def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
 
-        wanted = {name: (getattr(spec, name).buffer, "float32") for name in ("q", "k", "v")}
+        wanted = {name: (place.buffer, place.dtype) for name, place in (("q", spec.q), ("k", spec.k), ("v", spec.v))}
         wanted.update({name: (shape, "float32") for name, shape in spec.mask_parameters.items()})
         wanted.update(spec.position_parameters)
         if spec.has_lengths:
@@ -98,6 +101,9 @@ def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
             wanted["common"] = (common[0], "float32")
         given = {name: T.arg(name, T.buffer(*one)) for name, one in wanted.items()}
         buffers = {name: flat(one, math.prod(wanted[name][0]), wanted[name][1]) for name, one in given.items()}
+        for name, place in (("k", spec.k), ("v", spec.v)):
+            if place.dtype == "int8":
+                buffers[f"{name}_scales"] = flat(given[name], place.elements // 4)
         heads = spec.batch * spec.heads
         if not common:
             _blocks(spec, unit, buffers, (count, each), heads, 0)
@@ -175,10 +181,13 @@ class _Block(QueryBlock):
     def _tile(self, acc: Accumulators, first, size: int, largest: Accumulators) -> None:
         spec = self.spec
         key = T.bind(self.at(spec.k, first, spec.group))
-        self.multiply(acc, size, self.k, key, spec.k.row, spec.depth)
+        self.multiply(acc, size, self.k, key, spec.k.row, spec.depth, spec.k.dtype)
         for row in range(size):
+            scale = self.scale("k", key, row * spec.k.row)
             for start, lanes in self.pieces:
-                score = T.bind(self._masked(acc.get(row, start, lanes), first + row, start, lanes))
+                product = acc.get(row, start, lanes)
+                product = product if scale is None else product * spread(scale, lanes)
+                score = T.bind(self._masked(product, first + row, start, lanes))
                 T.buffer_store(self.work, score, [vector(self.scores + (first + row) * self.lanes + start, lanes)])
                 largest.update(start, lanes, lambda old, score=score: tirx.max(old, score))
 
@@ -213,10 +222,11 @@ class _Block(QueryBlock):
         sums = Accumulators(1, self.pieces)
         sums.fill(1, lambda _, lanes: zero(lanes))
         with T.serial(keys) as key:
+            scale = self.scale("v", self.at(self.spec.v, key, self.spec.group))
             for start, lanes in self.pieces:
                 place = [vector(self.scores + key * self.lanes + start, lanes)]
                 value = T.bind(vector_math.exp_nonpositive(self.work[place[0]] - largest.get(0, start, lanes)))
-                T.buffer_store(self.work, value, place)
+                T.buffer_store(self.work, value if scale is None else value * spread(scale, lanes), place)
                 sums.update(start, lanes, lambda old, value=value: old + value)
         inverse = T.alloc_buffer((self.lanes,), "float32", scope="global")
         for start, lanes in self.pieces:
@@ -261,7 +271,9 @@ class _Block(QueryBlock):
             acc.accumulate(
                 list(range(size)),
                 lambda row, _, lanes: spread(self.work[self.scores + key * self.lanes + first + row], lanes),
-                lambda start, lanes: self.v[vector(value + key * spec.v.row + start, lanes)],
+                lambda start, lanes: converted(
+                    self.v[vector(value + key * spec.v.row + start, lanes)], lanes, spec.v.dtype, "float32"
+                ),
             )
         for row in range(size):
             place = self.at(spec.y, self.start + first + row) + column

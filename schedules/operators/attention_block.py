@@ -8,7 +8,8 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..tiles import lane
-from ..tiles.emit import Accumulators, spread, vector, zero
+from ..tiles.byte_rows import ByteRows
+from ..tiles.emit import Accumulators, converted, spread, vector, zero
 from ..tiles.tile import VectorUnit, pieces
 from .attention_spec import Access, AttentionSpec, place_of_key
 
@@ -50,6 +51,14 @@ class QueryBlock:
         """The first element of a row of the block's head."""
         return access.offset + self.batch * access.batch + self.head // group * access.head + row * access.row
 
+    def scale(self, name: str, begin, distance: int = 0) -> ir.Expr | None:
+        """That of the row of "k" or "v" in 8 bits, `distance` after `begin`, in bytes; None of rows of floats."""
+        words = self.buffers.get(f"{name}_scales")
+        if words is None:
+            return None
+        layout = ByteRows.of_cache(self.spec.depth if name == "k" else self.spec.value_depth)
+        return T.bind(words[begin // 4 + (distance // 4 + layout.scale_at(0))])
+
     def transpose(self, source: tirx.Buffer, access: Access, depth: int, scale: float) -> None:
         """The block's rows, scaled, as columns of scratch."""
         factor = tirx.const(scale, "float32")
@@ -58,16 +67,19 @@ class QueryBlock:
             with T.serial(depth) as i:
                 T.buffer_store(self.work, source[row + i] * factor, [self.transposed + i * self.lanes + query])
 
-    def multiply(self, acc: Accumulators, size: int, source: tirx.Buffer, begin, distance: int, depth: int) -> None:
-        """Products of `size` rows of `source`, so far apart, with the block's transposed queries."""
+    def multiply(
+        self, acc: Accumulators, size: int, source: tirx.Buffer, begin, distance: int, depth: int, kind: str = "float32"
+    ) -> None:
+        """Products of `size` rows of `source`, so far apart and of a `kind`, with the block's transposed queries."""
         acc.fill(size, lambda _, lanes: zero(lanes))
+        by_lane = self.unit.by_lane or kind != "float32"  # a vector is widened at once
         lane.reduce(
             acc,
             list(range(size)),
             depth,
-            lambda row, step, lanes: source[vector(begin + row * distance + step, lanes)],
+            lambda row, step, lanes: converted(source[vector(begin + row * distance + step, lanes)], lanes, kind, "float32"),
             lambda step, start, lanes: self.work[vector(self.transposed + step * self.lanes + start, lanes)],
-            self.unit.width if self.unit.by_lane else 1,
+            self.unit.width if by_lane else 1,
         )
 
     def by_queries(self, shape: tuple[int, ...], tensor: tirx.Buffer, key, start: int, lanes: int) -> ir.Expr:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from tvm import ir, tirx
+
+from ..tiles.byte_rows import ByteRows
 
 KINDS = ("add", "where", "blend", "causal", "positions")
 _BY_PLACE = ("causal", "positions")  # kinds without a tensor of their own
@@ -41,13 +46,17 @@ class ScoreMask:
 
 @dataclass(frozen=True)
 class Access:
-    """float32[batch, heads, rows, depth] somewhere in a buffer; neighbours in depth are neighbours in memory."""
+    """[batch, heads, rows, depth] somewhere in a buffer; neighbours in depth are neighbours in memory.
+
+    Keys and values may be float16, or int8 with a scale after each row (ByteRows.of_cache).
+    """
 
     buffer: tuple[int, ...]  # shape of the buffer
     offset: int  # of the first element, in elements as are the strides
     batch: int
     head: int
     row: int
+    dtype: str = "float32"  # or float16, int8
 
     @classmethod
     def dense(cls, batch: int, heads: int, rows: int, depth: int) -> Access:
@@ -57,6 +66,21 @@ class Access:
     @property
     def elements(self) -> int:
         return math.prod(self.buffer)
+
+    def stored(self, kind: str, depth: int) -> Access | None:
+        """The same rows in an element type; None if other numbers than whole rows lie between them."""
+        if kind != "int8":
+            return replace(self, dtype=kind)
+        strides = (self.offset, self.batch, self.head, self.row)
+        if self.buffer[-1] % depth or any(stride % depth for stride in strides):
+            return None
+        each = ByteRows.of_cache(depth).nbytes
+        return Access(stored_shape(self.buffer, kind, depth), *(stride // depth * each for stride in strides), kind)
+
+
+def stored_shape(shape: tuple[int, ...], kind: str, depth: int) -> tuple[int, ...]:
+    """The shape of a tensor of rows of keys or values in an element type."""
+    return (*shape[:-1], shape[-1] // depth * ByteRows.of_cache(depth).nbytes) if kind == "int8" else shape
 
 
 @dataclass(frozen=True)
@@ -149,7 +173,24 @@ class AttentionSpec:
         sizes = f"{self.batch * self.heads}×[{self.queries}×{self.keys}] depth {self.depth}"
         kinds = [mask.kind for mask in self.masks] + ["causal"] * self.causal
         masks = f" {' and '.join(kinds)} mask{'s' * (len(kinds) > 1)}" if kinds else ""
-        return f"{sizes}{masks}{' of valid keys' if self.has_lengths else ''}"
+        stored = "" if self.k.dtype == self.v.dtype == "float32" else f", keys {self.k.dtype}, values {self.v.dtype}"
+        return f"{sizes}{masks}{' of valid keys' if self.has_lengths else ''}{stored}"
+
+    def encode(self) -> str:
+        """As text, for an attribute of a kernel."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> AttentionSpec:
+        """The inverse of `encode`."""
+        fields = json.loads(text)
+        places = {name: _decoded(Access, fields.pop(name)) for name in ("q", "k", "v", "y")}
+        masks = tuple(_decoded(ScoreMask, one) for one in fields.pop("masks"))
+        positions = tuple(
+            _decoded(PositionScores, {**one, **{name: _decoded(Access, one[name]) for name in ("x", "table")}})
+            for one in fields.pop("positions")
+        )
+        return cls(**fields, **places, masks=masks, positions=positions)
 
     @property
     def mask_parameters(self) -> dict[str, tuple[int, ...]]:
@@ -166,6 +207,10 @@ class AttentionSpec:
             result[f"table{number}"] = (term.table.buffer, "float32")
             result[f"index{number}"] = (term.index, term.dtype)
         return result
+
+
+def _decoded(kind: type, fields: Mapping[str, Any]) -> Any:
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
 def place_of_key(shape: tuple[int, int, int, int], batch, head, key) -> ir.Expr:

@@ -30,10 +30,16 @@ class QuantiseSpec:
     rows: int
     inputs: int
     size: int  # inputs of a block
+    sums: bool = True  # with sums of blocks
+
+    @classmethod
+    def of_cache(cls, rows: int, depth: int) -> QuantiseSpec:
+        """Of keys or values, a block each."""
+        return cls(rows, depth, ByteRows.of_cache(depth).size, sums=False)
 
     @property
     def layout(self) -> ByteRows:
-        return ByteRows(self.inputs, self.size)
+        return ByteRows(self.inputs, self.size, self.sums)
 
     @property
     def flops(self) -> int:
@@ -65,7 +71,8 @@ def kernel(spec: QuantiseSpec, width: int) -> tirx.PrimFunc:
                     T.buffer_store(q, tirx.const(0, "int8"), [target + i])
                 at = T.bind(row * (layout.nbytes // 4) + layout.scale_at(block))
                 T.buffer_store(numbers, scale, [at])
-                T.buffer_store(words, total * -BIAS, [at + 1])
+                if layout.sums:
+                    T.buffer_store(words, total * -BIAS, [at + 1])
 
             with T.serial(whole) as block:
                 quantised(block, spec.size)

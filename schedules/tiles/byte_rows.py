@@ -5,7 +5,7 @@
     int8[rows, nbytes]:    q                               int8[blocks · size] of a row, zeros after the last input
                            scale, -8 · Σ q of the block    float32, int32; for each block
 
-Products of weights that are stored 8 larger begin from the last number.
+Products of weights that are stored 8 larger begin from the last number. Rows of caches go without it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from .blocks import BIAS
 
 MOST = 127.0  # of q
-_NUMBERS_NBYTES = 8  # of a block's scale and sum
+_WORD = 4  # bytes of a scale, or a sum
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,12 @@ class ByteRows:
 
     inputs: int
     size: int  # of a block, a multiple of 4
+    sums: bool = True  # with sums of blocks
+
+    @classmethod
+    def of_cache(cls, depth: int) -> ByteRows:
+        """A row of keys or values of one head: a block with its scale."""
+        return cls(depth, math.ceil(depth / _WORD) * _WORD, sums=False)
 
     @property
     def blocks(self) -> int:
@@ -38,11 +44,16 @@ class ByteRows:
     @property
     def nbytes(self) -> int:
         """Bytes of a row."""
-        return self.numbers_at + self.blocks * _NUMBERS_NBYTES
+        return self.numbers_at + self.blocks * self._words * _WORD
+
+    @property
+    def _words(self) -> int:
+        """Words of a block's numbers."""
+        return 1 + self.sums
 
     def scale_at(self, block):
         """The place of a scale in a row of words of 32 bits; the sum follows."""
-        return self.numbers_at // 4 + block * 2
+        return self.numbers_at // _WORD + block * self._words
 
 
 assert BIAS == 8, "sums are multiplied by the bias of weights"

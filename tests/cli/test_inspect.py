@@ -97,8 +97,11 @@ def test_state_is_named_with_its_bytes(cli, tmp_path):
     assert [port["name"] for port in facts["inputs"] + facts["outputs"]] == ["X", "Y"] and facts["state_bytes"] == 4096
     text = cli("inspect", tmp_path / "cell.so", "--picture", tmp_path / "plan.png").stdout
     assert "state Y_c → initial_c: float32[1×1×8]" in text and "state in all: 4.00 KiB of every budget" in text
-    for wrong, said in (("Y_h", "is not OUTPUT=INPUT"), ("Y_h=X", "given twice")):
-        done = cli("build", tmp_path / "cell.onnx", "-o", tmp_path / "two.so", "--state", "Y_h=initial_h", "--state", wrong)
+    for wrong, said in (
+        (("--state", "Y_h"), "is not OUTPUT=INPUT"), (("--state", "Y_h=X"), "given twice"),
+        (("--state-type", "int7"), "--state-type"), (("--state-type", "initial_h=int8"), "'initial_h' is read by"),
+    ):  # fmt: skip
+        done = cli("build", tmp_path / "cell.onnx", "-o", tmp_path / "two.so", "--state", "Y_h=initial_h", *wrong)
         assert done.returncode == 2 and said in " ".join(done.stderr.replace("│", " ").split())
 
 

@@ -6,8 +6,8 @@ import numpy as np
 from tvm import relax
 
 from flexcomp.frontend.operators.node import Converter, Node, shape_of
-from flexcomp.passes.attributes import EXCHANGE, kernel_attributes
 from flexcomp.passes.check_indices import Bounds
+from flexcomp.passes.narrow_states import writing_kernel
 from flexcomp.schedules.operators import scatter_rows
 
 _FAR = 2**62  # beyond what anybody counts to; sums of it and a few rows are no overflow
@@ -47,9 +47,7 @@ def _tensor_scatter(node: Node) -> relax.Expr:
         raise node.refuse(f"write indices of {shape_of(at)}: one for each of the batch is needed, {(shapes[0][0],)}")
     spec = scatter_rows.spec_of(*shapes, axis, node.dtype, _is_circular(node))
     at = relax.const(np.zeros(spec.batch, "int64"), "int64") if at is None else at
-    function = scatter_rows.kernel(spec, shapes).with_attrs(
-        {**kernel_attributes("tensor_scatter", "vector", str(spec), 0, work=spec.work), EXCHANGE: spec.encode()}
-    )
+    function = writing_kernel(spec, shapes)
     operands = [node.emit(one) for one in (past, update, at)]
     return relax.call_tir(node.bb.add_func(function, "tensor_scatter"), operands, relax.TensorType(node.shape, node.dtype))
 

@@ -3,10 +3,24 @@
 import numpy as np
 
 from flexcomp.schedules.operators.attention_spec import Access, AttentionSpec
+from flexcomp.schedules.tiles.byte_rows import ByteRows
 
 
 def tensor_of(rng: np.random.Generator, access: Access) -> np.ndarray:
     return rng.standard_normal(access.buffer).astype("f4")
+
+
+def narrowed(access: Access, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [..., depth] as a kernel reads them that takes the type of `access`, and the numbers that these are."""
+    if access.dtype == "float16":
+        return rows.astype("f2"), rows.astype("f2").astype("f4")
+    layout = ByteRows.of_cache(rows.shape[-1])
+    scales = np.abs(rows).max(-1, keepdims=True).astype("f4") / 127
+    integers = np.rint(rows / scales).astype("i1")
+    stored = np.zeros((*rows.shape[:-1], layout.nbytes), "i1")
+    stored[..., : rows.shape[-1]] = integers
+    stored[..., layout.numbers_at :] = scales.view("i1")
+    return stored, integers * scales
 
 
 def masks_of(rng: np.random.Generator, spec: AttentionSpec) -> list[np.ndarray]:

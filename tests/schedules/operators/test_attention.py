@@ -1,6 +1,7 @@
 """Attention kernels against NumPy: odd sizes, strides, masks, vector widths."""
 
 import time
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.pairs import pairs
 from tests.schedules.kernels import library
 from tests.schedules.shapes import SHAPES
 
-from .attentions import dense, expected, masks_of, positions_of, seen, tensor_of
+from .attentions import dense, expected, masks_of, narrowed, positions_of, seen, tensor_of
 
 UNITS = (VectorUnit(4, 32), VectorUnit(4, 32, by_lane=True), VectorUnit(8, 16), VectorUnit(16, 32))
 SIZES = dict(
@@ -117,6 +118,34 @@ def test_heads_are_read_and_written_in_place(unit):
     spec = AttentionSpec(batch, heads, tokens, tokens, depth, depth, *parts, y, scale=0.5, causal=True)
     found, wanted = run(spec, unit)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("unit", "queries", "depths", "kinds", "group", "causal"),
+    pairs(
+        UNITS, (1, 3, 40), ((6, 5), (16, 16), (33, 24)), (("int8", "int8"), ("float16", "float16"), ("int8", "float32")), (1, 2),
+        (False, True),
+    ),
+)  # fmt: skip
+def test_keys_and_values_in_fewer_bits(unit, queries, depths, kinds, group, causal):
+    depth, value_depth = depths
+    keys, shared = queries + 12, 2
+    rng, wide = np.random.default_rng(3), dense(2, shared * group, queries, keys, depth, value_depth)
+    k, v = (Access.dense(2, shared, keys, one) for one in (depth, value_depth))
+    k, v = k.stored(kinds[0], depth), v.stored(kinds[1], value_depth)
+    spec = replace(wide, k=k, v=v, group=group, causal=causal, scale=0.3)
+    assert AttentionSpec.decode(spec.encode()) == spec
+    given, read = [tensor_of(rng, spec.q)], []
+    for access, extent in ((k, depth), (v, value_depth)):
+        rows = rng.standard_normal((2, shared, keys, extent)).astype("f4")
+        stored, numbers = (rows, rows) if access.dtype == "float32" else narrowed(access, rows)
+        assert stored.shape == access.buffer
+        given.append(stored)
+        read.append(numbers)
+    y = np.full(spec.y.buffer, np.nan, "f4")
+    found = call_with_scratch(compiled(spec, unit), given, y, *attention.scratch(spec, unit))
+    plain = replace(spec, k=Access.dense(2, shared, keys, depth), v=Access.dense(2, shared, keys, value_depth))
+    np.testing.assert_allclose(found, expected(plain, given[0], *read), rtol=1e-4, atol=1e-5, err_msg=str(spec))
 
 
 @pytest.mark.parametrize("unit", UNITS)
