@@ -1,8 +1,8 @@
 """A pool of networks over HTTP: the Open Inference Protocol, which KServe, Triton and their clients speak.
 
 `protocol` turns requests into arrays and arrays into responses; `models` are the libraries that may be loaded; `inference`
-carries one request from its headers to its answer; `app` has the routes, and `server` the socket and the end. `language` and
-the files `openai_` are for text: decoders, by OpenAI's protocol.
+computes what one request asks, and `account` counts and logs each; `app` has the routes, and `server` the socket and the end.
+`language` and the files `openai_` are for text: decoders, by OpenAI's protocol.
 Needs the extra `serve`.
 """
 
@@ -13,7 +13,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
     app="make_app",
     auth="read_token",
     budget="requests_nbytes",
-    inference="Service",
     language="LanguageModel Whole is_decoder needs_of parted pool_part",
     limits="Room",
     logs="FORMATS log_to_stderr",
@@ -21,4 +20,5 @@ __getattr__, __dir__, __all__ = lazy_exports(
     metrics="Metrics",
     models="Models libraries_in",
     server="bind serve",
+    service="Service",
 )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
+from starlette.types import Send
 
 from flexcomp.errors import BudgetError, FlexcompError, InputError, RefusedError
 
@@ -63,6 +64,13 @@ def error_object(refusal: Refusal, is_openai: bool) -> dict[str, Any]:
         return {"error": str(refusal)}
     kind = "invalid_request_error" if refusal.status < BUSY else "rate_limit_error" if refusal.status == BUSY else "server_error"
     return {"error": {"message": str(refusal), "type": kind, "param": None, "code": None}}
+
+
+async def send_json(send: Send, body: bytes) -> None:
+    """JSON as the whole answer of an ASGI application."""
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

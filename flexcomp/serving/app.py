@@ -21,12 +21,13 @@ from flexcomp.version import __version__
 from .answers import BAD, FAULT, Refusal, answer, ending, error_answer, refusal_of
 from .auth import Guard
 from .documents import openapi
-from .inference import Inference, Service
+from .inference import Inference
 from .limits import Crowd, read_body
 from .metrics import CONTENT_TYPE
 from .models import VERSION, unknown
 from .openai_routes import add_openai_routes
 from .protocol import described, shape_parameters
+from .service import Service
 
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)")
 _MOST_NBYTES = 1 << 16  # of a request that is no inference

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from flexcomp.errors import InputError
@@ -21,14 +18,13 @@ from flexcomp.generation import FolderTokenizer, Pooling, read_pooling
 from flexcomp.generation.names import IDS, MASKS, POOLED, ROWS, TYPES
 from flexcomp.generation.tokenizer import TOKENIZER
 
-from .answers import BAD, FAULT, UNKNOWN, Refusal, ending, refusal_of
-from .connection import SENT
-from .inference import Service, computed
-from .limits import Share, read_body
+from .account import Account, accounted
+from .answers import BAD, FAULT, UNKNOWN, Refusal, send_json
+from .inference import computed
 from .models import Model
+from .service import Service
 
 _MOST_TEXTS = 2048  # of a request, says the protocol
-_OBJECTS = 24  # bytes that Python's objects take for a byte of JSON, at the worst
 _NUMBER_NBYTES = 24  # of a number as text, with its object
 _NAMES = ("model", "input", "encoding_format", "dimensions", "user")
 
@@ -96,58 +92,29 @@ class Embeddings:
         return [name for name in models.names if _output(models.get(name)) and _folder(models.path(name)) is not None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service, began = self._service, time.perf_counter()
-        facts: dict[str, Any] = {"outcome": "failed", "status": FAULT}
-        with service.room.share() as share:
-            try:
-                body = await self._answered(scope, receive, share, facts)
-                headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await send({"type": "http.response.body", "body": body})
-                facts |= {"outcome": "answered", "status": 200}
-            except ClientDisconnect:
-                facts |= {"outcome": "abandoned", "status": 0}
-                raise
-            except asyncio.CancelledError:  # there is no more time
-                facts |= {"outcome": "refused", "status": ending().status}
-                raise ending() from None
-            except Exception as error:
-                if (refusal := refusal_of(error)) is None:
-                    raise
-                facts |= {"outcome": service.metrics.outcome_of(refusal.status), "status": refusal.status}
-                raise refusal from error
-            finally:
-                took_s = time.perf_counter() - began
-                if (name := facts.get("model")) is not None:
-                    service.metrics.count(name, facts["outcome"], took_s, None)
-                service.log.request(**facts, took_ms=round(1e3 * took_s, 3))
-            if (sent := scope["state"].get(SENT)) is not None:  # the request counts until then
-                await sent(service.within_s)
+        async with accounted(self._service, scope) as account:
+            body = await self._answered(scope, receive, account)
+            await send_json(send, body)
 
-    async def _answered(self, scope: Scope, receive: Receive, share: Share, facts: dict[str, Any]) -> bytes:
-        service = self._service
-        body = await read_body(scope, receive, share, service.room.nbytes, service.within_s)
-        share.hold(len(body) * (1 + _OBJECTS), "a request with its objects")
+    async def _answered(self, scope: Scope, receive: Receive, account: Account) -> bytes:
+        service, share, facts = self._service, account.share, account.facts
+        body = await account.read_json(scope, receive, service.room.nbytes)
         async with service.reading:
-            asked = await self._in_thread(partial(_read, bytes(body)))
-            model, encoder = await self._in_thread(partial(self._encoder, asked.model))
-            facts["model"] = model.name
-            texts = await self._in_thread(partial(_tokens, encoder, asked))
+            asked = await service.in_thread(partial(_read, body))
+            model, encoder = await service.in_thread(partial(self._encoder, asked.model))
+            facts["model"] = account.model = model.name
+            texts = await service.in_thread(partial(_tokens, encoder, asked))
         numbers = encoder.width * len(texts)
         share.hold(share.nbytes + _NUMBER_NBYTES * numbers + model.padded_nbytes, "a request with its answer")
         found = []
         for tokens in texts:
-            if service.ending:
-                raise ending()
-            outputs = await computed(service, receive, model, encoder.inputs(model, tokens))
+            service.require_open()
+            outputs = await computed(service, receive, model, encoder.inputs(model, tokens), account)
             found.append(encoder.embedding(outputs))
         count = sum(map(len, texts))
         facts["prompt_tokens"] = count
         async with service.reading:
-            return await self._in_thread(partial(_written, asked, found, count))
-
-    def _in_thread(self, work: Any) -> asyncio.Future:
-        return asyncio.get_running_loop().run_in_executor(self._service.reader, work)
+            return await service.in_thread(partial(_written, asked, found, count))
 
     def _encoder(self, name: str) -> tuple[Model, Encoder]:
         service = self._service

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 from starlette.datastructures import Headers
@@ -17,51 +14,19 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from flexcomp.errors import InputError
-from flexcomp.runtime import Pool
 
 from . import protocol
-from .answers import BAD, ENDING, UNKNOWN, Refusal, ending, refusal_of
-from .connection import SENT
+from .account import Account, accounted
+from .answers import BAD, UNKNOWN, Refusal, ending
 from .json_numbers import Text
-from .language import LanguageModel
-from .limits import Room, Share, read_body, until_gone
-from .logs import Log
-from .metrics import Metrics
-from .models import Model, Models
+from .limits import Share, read_body, until_gone
+from .models import Model
+from .service import Service
 
 TIMEOUT = "timeout"  # header: seconds in which the answer is wanted
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,2})?")
 _LONGEST_S = 1e6
 _QUICK_NBYTES = 1 << 15  # of JSON, which the event loop reads or writes itself; more would hold up all others
-_T = TypeVar("_T")
-
-
-@dataclass
-class Service:
-    """Shared by all requests."""
-
-    pool: Pool
-    models: Models
-    room: Room
-    metrics: Metrics
-    log: Log
-    within_s: float  # for a body to arrive in, and for an answer to be taken
-    reader: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "flexcomp-json"))  # of long JSON
-    reading: asyncio.Lock = field(default_factory=asyncio.Lock)  # which is read and written one by one
-    ending: bool = False  # set once: nothing more is begun
-    languages: Mapping[str, LanguageModel] = field(default_factory=dict)  # decoders, by name
-    crowded: Callable[[], bool] = lambda: False  # there are more connections than there may be: the server's, when it runs
-
-
-@dataclass
-class _Account:
-    """Facts of a finished request, for the log and the metrics."""
-
-    began: float
-    id: str | None = None
-    read_nbytes: int = 0
-    sent_nbytes: int = 0
-    wait_s: float | None = None
 
 
 class Inference:
@@ -76,78 +41,39 @@ class Inference:
         name = given["name"]
         if (version := given.get("version")) is not None:
             self._require_version(name, version)
-        account = _Account(time.perf_counter())
-        outcome, status = "failed", 500
-        model: Model | None = None
-        with service.room.share() as share:
-            try:
-                with service.metrics.in_flight.track_inprogress():
-                    model = service.models.get(name)
-                    text, length = await _answered(service, scope, receive, model, share, account)
-                    account.sent_nbytes = len(text)
-                    await _send(send, text, length)
-                outcome, status = "answered", 200
-            except ClientDisconnect:
-                outcome, status = "abandoned", 0
-                raise
-            except asyncio.CancelledError:  # there is no more time
-                outcome, status = "refused", ENDING
-                raise ending() from None
-            except Exception as error:
-                refusal = refusal_of(error)
-                if refusal is None:
-                    raise
-                outcome, status = service.metrics.outcome_of(refusal.status), refusal.status
-                raise refusal from error
-            finally:
-                _note(service, scope, name, model, outcome, status, account)
-            if (sent := scope["state"].get(SENT)) is not None:  # the request counts until then
-                await sent(service.within_s)
-
-
-def _note(
-    service: Service, scope: Scope, name: str, model: Model | None, outcome: str, status: int, account: _Account
-) -> None:
-    """Say how a request ended."""
-    took_s = time.perf_counter() - account.began
-    if model is not None:
-        service.metrics.count(model.name, outcome, took_s, account.wait_s)
-    service.log.request(
-        model=name[:80],
-        outcome=outcome,
-        status=status,
-        id=account.id,
-        client=scope["client"][0] if scope["client"] else None,
-        body_bytes=account.read_nbytes,
-        answer_bytes=account.sent_nbytes,
-        wait_ms=None if account.wait_s is None else round(1e3 * account.wait_s, 3),
-        took_ms=round(1e3 * took_s, 3),
-    )
+        async with accounted(service, scope) as account:
+            client = scope["client"][0] if scope["client"] else None
+            account.facts |= {"model": name[:80], "id": None, "client": client, "body_bytes": 0, "answer_bytes": 0}
+            model = service.models.get(name)
+            account.model = model.name
+            text, length = await _answered(service, scope, receive, model, account)
+            account.facts["answer_bytes"] = len(text)
+            await _send(send, text, length)
 
 
 async def _answered(
-    service: Service, scope: Scope, receive: Receive, model: Model, share: Share, account: _Account
+    service: Service, scope: Scope, receive: Receive, model: Model, account: Account
 ) -> tuple[bytes, int | None]:
-    """The answer, and its bytes of JSON (`protocol.write_response`). `share` has the request's memory from its body on."""
+    """The answer, and its bytes of JSON (`protocol.write_response`). The account has the request's memory from its body on."""
     headers = Headers(scope=scope)
     header_s = _timeout(headers.get(TIMEOUT))
-    asked = await _asked(service, scope, headers, receive, model, share, account)
-    if service.ending:
-        raise ending()
+    asked = await _asked(service, scope, headers, receive, model, account)
+    service.require_open()
     within = [seconds for seconds in (header_s, asked.timeout_s) if seconds is not None]
-    outputs = await computed(service, receive, model, asked.inputs, min(within, default=None), account)
+    outputs = await computed(service, receive, model, asked.inputs, account, min(within, default=None))
     return await _written(service, model, asked, outputs)
 
 
 async def _asked(
-    service: Service, scope: Scope, headers: Headers, receive: Receive, model: Model, share: Share, account: _Account
+    service: Service, scope: Scope, headers: Headers, receive: Receive, model: Model, account: Account
 ) -> protocol.Request:
-    """The request. `share` has its memory until the answer is sent."""
+    """The request."""
+    share = account.share
     body = await read_body(scope, receive, share, min(model.most_nbytes, service.room.nbytes), service.within_s)
-    account.read_nbytes = len(body)
+    account.facts["body_bytes"] = len(body)
     json_nbytes = protocol.json_nbytes(headers.get(protocol.HEADER), len(body))
     asked = await _parsed(service, body, json_nbytes, model, share)
-    account.id = asked.id and asked.id[:80]
+    account.facts["id"] = asked.id and asked.id[:80]
     arrays_nbytes = sum(array.nbytes for array in asked.inputs.values())
     inputs_nbytes = arrays_nbytes if json_nbytes == len(body) else max(arrays_nbytes, len(body))  # arrays lie in the body
     answer_nbytes = protocol.answered_nbytes(model.most_outputs, asked.outputs)
@@ -160,18 +86,18 @@ async def computed(
     receive: Receive,
     model: Model,
     inputs: dict[str, np.ndarray],
+    account: Account,
     within_s: float | None = None,
-    account: _Account | None = None,
 ) -> dict[str, np.ndarray]:
     """The outputs. A request whose client goes away leaves the queue."""
-    account, left_ms = account or _Account(time.perf_counter()), None
+    left_ms = None
     if within_s is not None:
         left_ms = max(1e-3, 1e3 * (within_s - (time.perf_counter() - account.began)))
     try:
         # A short one runs in the event loop while nobody else is served: handing over between three threads would take longer.
         future = service.pool.submit(model.name, inputs, deadline_ms=left_ms, here=service.room.shares == 1)
         if future.done():
-            account.wait_s = None if future.wait_ms is None else 1e-3 * future.wait_ms
+            account.note_wait(future.wait_ms)
             return future.result()
         computed = asyncio.wrap_future(future)
         gone = asyncio.ensure_future(until_gone(receive))
@@ -185,7 +111,7 @@ async def computed(
         finally:
             gone.cancel()
             if not computed.cancel():
-                account.wait_s = None if future.wait_ms is None else 1e-3 * future.wait_ms
+                account.note_wait(future.wait_ms)
     except InputError:
         if service.models.get(model.name) is not model:  # unloaded meanwhile, and loaded again: that is then the cause
             raise Refusal(UNKNOWN, f"the model {model.name} was loaded anew before the request's turn: send it again") from None
@@ -198,9 +124,9 @@ async def _parsed(service: Service, body: Text, json_nbytes: int, model: Model, 
     if json_nbytes <= _QUICK_NBYTES:
         return read()
     async with service.reading:
-        nbytes = await _in_thread(service, partial(protocol.reading_nbytes, memoryview(body)[:json_nbytes], model.most_inputs))
+        nbytes = await service.in_thread(partial(protocol.reading_nbytes, memoryview(body)[:json_nbytes], model.most_inputs))
         share.hold(len(body) + nbytes, "a body of JSON, while it is read; one of binary tensors takes less,")
-        return await _in_thread(service, read)
+        return await service.in_thread(read)
 
 
 async def _written(service: Service, model: Model, asked: protocol.Request, outputs: dict) -> tuple[bytes, int | None]:
@@ -209,11 +135,7 @@ async def _written(service: Service, model: Model, asked: protocol.Request, outp
     if 8 * sum(outputs[wanted.name].size for wanted in asked.outputs if not wanted.binary) <= _QUICK_NBYTES:
         return write()
     async with service.reading:
-        return await _in_thread(service, write)
-
-
-def _in_thread(service: Service, work: Callable[[], _T]) -> Awaitable[_T]:
-    return asyncio.get_running_loop().run_in_executor(service.reader, work)
+        return await service.in_thread(write)
 
 
 async def _send(send: Send, text: bytes, json_nbytes: int | None) -> None:

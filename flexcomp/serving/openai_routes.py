@@ -11,20 +11,19 @@ from typing import Any
 
 from fastapi import FastAPI, Response
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from flexcomp.generation import TextReply, Turn
 
-from .answers import FAULT, UNKNOWN, Refusal, answer, ending, error_object, refusal_of
-from .connection import SENT
+from .account import Account, accounted
+from .answers import UNKNOWN, Refusal, answer, error_object, refusal_of, send_json
 from .embeddings import Embeddings
-from .inference import Service
 from .language import LanguageModel
-from .limits import Share, read_body, until_gone
+from .limits import until_gone
 from .openai_answer import Answer, error_event
 from .openai_request import Asked, read_chat, read_completion
+from .service import Service
 
-_OBJECTS = 24  # bytes that Python's objects take for a byte of JSON, at the worst
 _TOKEN_NBYTES = 64  # of a token, with its piece of text until it is sent
 
 
@@ -91,62 +90,28 @@ class Completions:
         self._service, self._read = service, read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service, began, started = self._service, time.perf_counter(), False
-
-        async def sending(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        facts: dict[str, Any] = {"outcome": "failed", "status": FAULT}
-        with service.room.share() as share:
-            try:
-                asked, model, tokens = await self._asked(scope, receive, share, facts)
-                if service.ending:
-                    raise ending()
-                await self._answer(receive, sending, asked, model, tokens, facts)
-                facts |= {"outcome": "answered", "status": 200}
-            except ClientDisconnect:
-                facts |= {"outcome": "abandoned", "status": 0}
-                if not started:
-                    raise
-            except asyncio.CancelledError:  # there is no more time
-                facts |= {"outcome": "refused", "status": ending().status}
-                if not started:
-                    raise ending() from None
-            except Exception as error:
-                if (refusal := refusal_of(error)) is None:
-                    raise
-                facts |= {"outcome": service.metrics.outcome_of(refusal.status), "status": refusal.status}
-                raise refusal from error
-            finally:
-                took_s = time.perf_counter() - began
-                if (name := facts.get("model")) is not None:
-                    service.metrics.count(name, facts["outcome"], took_s, None)
-                service.log.request(**facts, took_ms=round(1e3 * took_s, 3))
-            if (sent := scope["state"].get(SENT)) is not None:  # the request counts until then
-                await sent(service.within_s)
+        async with accounted(self._service, scope) as account:
+            asked, model, tokens = await self._asked(scope, receive, account)
+            self._service.require_open()
+            await self._answer(receive, account.noting(send), asked, model, tokens, account.facts)
 
     async def _asked(
-        self, scope: Scope, receive: Receive, share: Share, facts: dict[str, Any]
+        self, scope: Scope, receive: Receive, account: Account
     ) -> tuple[Asked, LanguageModel, list[int]]:
         """The request, its model, and the tokens of its prompt."""
         service = self._service
         most = max((one.most_nbytes for one in service.languages.values()), default=1 << 16)
-        body = await read_body(scope, receive, share, min(most, service.room.nbytes), service.within_s)
-        share.hold(len(body) * (1 + _OBJECTS), "a request with its objects")
+        body = await account.read_json(scope, receive, most)
         async with service.reading:
-            asked = await self._in_thread(partial(self._read, bytes(body)))
+            asked = await service.in_thread(partial(self._read, body))
             model = _language(service, asked.model)
-            facts["model"] = asked.model
-            tokens = await self._in_thread(partial(_tokens, model, asked))
+            account.facts["model"] = account.model = asked.model
+            tokens = await service.in_thread(partial(_tokens, model, asked))
         capacity = model.text.generator.decoder.capacity
         places = min(capacity, len(tokens) + (asked.max_tokens or capacity))
+        share = account.share
         share.hold(share.nbytes + _TOKEN_NBYTES * places, "a request with its reply")
         return asked, model, tokens
-
-    def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future:
-        return asyncio.get_running_loop().run_in_executor(self._service.reader, work)
 
     async def _answer(
         self, receive: Receive, send: Send, asked: Asked, model: LanguageModel, tokens: list[int], facts: dict[str, Any]
@@ -172,10 +137,8 @@ class Completions:
     async def _whole(self, send: Send, asked: Asked, answered: Answer, said: _Said, reply: TextReply) -> None:
         text = "".join([piece async for piece in said.pieces()])
         body = answered.whole(text, reply.reply)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
         said.is_sent = True
-        await send({"type": "http.response.body", "body": body})
+        await send_json(send, body)
 
     async def _stream(self, send: Send, asked: Asked, answered: Answer, said: _Said, reply: TextReply) -> None:
         """The answer begins with the first piece: errors before have their status."""

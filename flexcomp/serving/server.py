@@ -14,7 +14,7 @@ from flexcomp.errors import InputError
 from .auth import is_loopback
 from .connection import Server
 from .connections import Connections, affordable
-from .inference import Service
+from .service import Service
 
 _BACKLOG = 1024  # connections that the system holds: one that comes when these are full is tried again after a second
 

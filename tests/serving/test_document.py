@@ -8,7 +8,7 @@ import pytest
 
 from flexcomp.serving.app import make_routes
 from flexcomp.serving.documents import openapi
-from flexcomp.serving.inference import Service
+from flexcomp.serving.service import Service
 
 
 def test_it_has_every_route():
