@@ -164,9 +164,9 @@ class Pool:
         options = _request(deadline_ms, late)
 
         def ask(member: _Member) -> dict[str, np.ndarray]:
-            tensors, results = self._tensors(member, inputs)
+            tensors, results, valid = self._tensors(member, inputs)
             with translated():
-                accepted(self._run(member.number, options, *tensors))
+                accepted(self._run(member.number, json.dumps(options | valid), *tensors))
             return named_outputs(member.outputs, results)
 
         return self._of_member(name, ask)
@@ -189,11 +189,12 @@ class Pool:
         options = _request(deadline_ms, late, collected=True, here=bool(here))
 
         def ask(member: _Member) -> PoolFuture:
-            tensors, results = self._tensors(member, inputs)
+            tensors, results, valid = self._tensors(member, inputs)
+            asked = json.dumps(options | valid)
 
             def submit(ticket: int) -> int | str:
                 with translated():
-                    return self._submit(ticket, member.number, options, *tensors)
+                    return self._submit(ticket, member.number, asked, *tensors)
 
             return self._collector.begin(submit, member.outputs, results)
 
@@ -330,8 +331,12 @@ class Pool:
             except ModelGoneError:
                 self._members.pop(name, None)
 
-    def _tensors(self, member: _Member, inputs: Mapping[str, Any]) -> tuple[list[tvm_ffi.Tensor], list[np.ndarray]]:
-        """All tensors of a request, whose last are its outputs, and the arrays that the caller gets, which are parts of these."""
+    def _tensors(
+        self, member: _Member, inputs: Mapping[str, Any]
+    ) -> tuple[list[tvm_ffi.Tensor], list[np.ndarray], dict[str, int]]:
+        """All tensors of a request, outputs last; the arrays that the caller gets, which are parts of these; the option with the
+        number of valid rows, if kernels are told.
+        """
 
         def shape_of(*extents: tvm_ffi.Shape) -> int:
             shape = function(self._pool, "shape_of")(member.number, *extents)
@@ -343,7 +348,8 @@ class Pool:
             fitted = member.fitting.fitted(given_inputs(member.inputs, inputs, ()), shape_of)
         whole = [np.empty(port.shape, port.array_dtype) for port in fitted.whole]
         results = [cut_to(array, port) for array, port in zip(whole, fitted.cut, strict=True)]
-        return [tvm_ffi.from_dlpack(array) for array in (*fitted.inputs, *whole)], results
+        valid = {} if fitted.valid is None else {"valid_rows": fitted.valid}
+        return [tvm_ffi.from_dlpack(array) for array in (*fitted.inputs, *whole)], results, valid
 
     def _plan(self) -> dict[str, Any]:
         with translated():
@@ -354,12 +360,12 @@ class Pool:
             raise ExecutionError("the pool was made before this process was forked: make one here")
 
 
-def _request(deadline_ms: float | None, late: str, **more: bool) -> str:
+def _request(deadline_ms: float | None, late: str, **more: bool) -> dict[str, Any]:
     """Options of a request, as the runtime takes them."""
     options: dict[str, Any] = {"late": checked_name(late, LATE, "late") == "run", **more}
     if deadline_ms is not None:
         options["deadline_ms"] = _positive(deadline_ms, "deadline_ms")
-    return json.dumps(options)
+    return options
 
 
 def pool_bytes(budget: int | float | str | Budget) -> int:

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
+#include <vector>
 
 namespace flexcomp {
 
@@ -42,6 +45,26 @@ class RateEstimate {
   double from_;
   std::optional<double> begun_;  // when the first event was seen
   double count_ = 0, at_ = 0;
+};
+
+// Which shapes requests have, as an average that forgets. Before the first request all have the first shape, the largest.
+class ShapeMix {
+ public:
+  explicit ShapeMix(size_t shapes) : parts_(shapes) { parts_.at(0) = 1; }
+
+  void Note(size_t shape) noexcept {
+    for (size_t i = 0; i < parts_.size(); ++i) parts_[i] += ((i == shape) - parts_[i]) / kRequests;
+  }
+
+  // Of seconds in each shape.
+  double Mean(const std::vector<double>& seconds) const noexcept {
+    return std::inner_product(parts_.begin(), parts_.end(), seconds.begin(), 0.0);
+  }
+
+ private:
+  static constexpr double kRequests = 16;
+
+  std::vector<double> parts_;
 };
 
 // The time of inferences compared with the prediction of plans: the average and the deviation (Jacobson and Karels,

@@ -113,7 +113,7 @@ std::vector<ShareModel> Roster::ShareModels(double now, bool meet_deadlines, std
     if (meet_deadlines && !std::ranges::all_of(rungs, late)) std::erase_if(rungs, late);
     for (const uint32_t rung : rungs) {
       shared.rungs.push_back(network->ladder()[rung]);
-      shared.rungs.back().seconds *= network->latency.ratio();
+      shared.rungs.back().seconds = network->latency.Likely(network->MeanSeconds(rung));
     }
     kept.push_back(std::move(rungs));
     models.push_back(std::move(shared));
@@ -206,8 +206,8 @@ bool Roster::Pays(const Targets& found, double now) const {
     if (network.broken) continue;
     const ShareRung &used = network.ladder()[network.target], &better = network.ladder()[found.rungs[i]];
     const double cost = models[i].weight * network.latency.ratio(), deadline = DeadlineOf(network);
-    before += cost * used.seconds;
-    after += cost * better.seconds;
+    before += cost * network.MeanSeconds(network.target);
+    after += cost * network.MeanSeconds(found.rungs[i]);
     late_before += network.latency.Safe(used.seconds) > deadline;
     late_after += network.latency.Safe(better.seconds) > deadline;
     if (found.rungs[i] != network.target) moving += static_cast<double>(better.kept) / network.storage_rate;

@@ -1,7 +1,11 @@
 #include "pool/network.h"
 
+#include <tvm/ffi/container/tensor.h>
+
 #include <algorithm>
 #include <cmath>
+#include <ranges>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -49,6 +53,15 @@ ShareRung RungOf(const json::Object& rung) {
   return {WholePages(working), WholePages(arena - working), seconds};
 }
 
+std::vector<std::vector<int64_t>> ExtentsOf(const json::Array& ports) {
+  std::vector<std::vector<int64_t>> all;
+  for (const json::Value& port : ports) {
+    std::vector<int64_t>& extents = all.emplace_back();
+    for (const json::Value& extent : FieldOf<json::Array>(port.cast<json::Object>(), "shape")) extents.push_back(extent.cast<int64_t>());
+  }
+  return all;
+}
+
 }  // namespace
 
 uint64_t WholePages(uint64_t nbytes) noexcept { return (nbytes + SystemPage() - 1) / SystemPage() * SystemPage(); }
@@ -61,11 +74,16 @@ Network::Network(const ffi::Module& program, std::string library, std::string we
   for (const json::Value& said : FieldOf<json::Array>(info, shapes_.empty() ? "ladder" : "lane_ladder")) {
     const auto rung = said.cast<json::Object>();
     ladder_.push_back(RungOf(rung));
-    if (shapes_.empty()) continue;
-    std::vector<double>& seconds = shape_seconds_.emplace_back();
+    std::vector<double>& seconds = seconds_.emplace_back();
+    if (shapes_.empty()) {
+      seconds.push_back(ladder_.back().seconds);
+      continue;
+    }
     for (const json::Value& one : FieldOf<json::Array>(rung, "shapes_ms")) seconds.push_back(one.cast<double>() * 1e-3);
     if (seconds.size() != shapes_.size()) Raise("ArtifactError", "the library's ladder is wrong: build it again");
   }
+  for (const json::Value& shape : shapes_) extents_.push_back(ExtentsOf(FieldOf<json::Array>(shape.cast<json::Object>(), "inputs")));
+  shape_mix.emplace(std::max(shapes_.size(), size_t{1}));
   if (ladder_.empty()) Raise("ArtifactError", "the library has no ladder: build it again");
   const json::Object first = shapes_.empty() ? FieldOf<json::Array>(info, "ladder")[0].cast<json::Object>() : shapes_[0].cast<json::Object>();
   smallest_budget_ = FieldOf<int64_t>(first, shapes_.empty() ? "budget_bytes" : "min_budget_bytes");
@@ -122,6 +140,7 @@ void Network::Open(const LanePlace& place) {
   const auto session = Find(program_, "open")(ffi::String(weights_), JsonText(options)).cast<ffi::Module>();
   const ffi::Function close = Find(session, "close");
   run_ = Find(session, "run");
+  if (metadata_.count(ffi::String("pad"))) run_valid_ = Find(session, "run_valid");
   park_ = Find(session, "park");
   if (!keys_.empty()) {
     park_sharing_ = Find(session, "park_sharing");
@@ -147,19 +166,31 @@ void Network::Close() noexcept {
   if (is_open()) Caught([&] { close_(); });  // other holders of the session cannot keep its memory
 }
 
-void Network::Run(const std::vector<ffi::Any>& tensors) const {
-  std::vector<ffi::AnyView> views(tensors.begin(), tensors.end());
+void Network::Run(const std::vector<ffi::Any>& tensors, uint64_t valid_rows) const {
+  std::vector<ffi::AnyView> views;
+  if (valid_rows > 0) views.emplace_back(static_cast<int64_t>(valid_rows));
+  views.insert(views.end(), tensors.begin(), tensors.end());
   ffi::Any nothing;
-  run_.CallPacked(views.data(), static_cast<int32_t>(views.size()), &nothing);
+  (valid_rows > 0 ? run_valid_ : run_).CallPacked(views.data(), static_cast<int32_t>(views.size()), &nothing);
 }
 
 Network::Reading Network::LastReading() const noexcept try {
   const json::Object stats = Stats();
-  const size_t shape = shapes_.empty() ? 0 : static_cast<size_t>(stats["shape"].cast<int64_t>());
   return {stats["stall_ms"].cast<double>() * 1e-3, stats["read_ms"].cast<double>() * 1e-3,
-          static_cast<double>(stats["bytes_read"].cast<int64_t>()), std::min(shape, std::max(shapes_.size(), size_t{1}) - 1)};
+          static_cast<double>(stats["bytes_read"].cast<int64_t>())};
 } catch (const std::exception&) {
   return {};  // a library of another version with another format, or no memory for the answer
+}
+
+size_t Network::ShapeOf(const std::vector<ffi::Any>& tensors) const noexcept {
+  const auto takes = [&](const std::vector<std::vector<int64_t>>& inputs) {
+    return std::ranges::equal(inputs, tensors | std::views::take(inputs.size()), [](const std::vector<int64_t>& extents, const ffi::Any& given) {
+      const auto tensor = ffi::AnyView(given).try_cast<DLTensor*>();
+      return tensor && std::ranges::equal(extents, std::span((*tensor)->shape, static_cast<size_t>((*tensor)->ndim)));
+    });
+  };
+  const auto found = std::ranges::find_if(extents_, takes);
+  return found == extents_.end() ? 0 : static_cast<size_t>(found - extents_.begin());
 }
 
 int64_t Network::ShapeOf(ffi::PackedArgs extents) const {

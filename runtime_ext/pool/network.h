@@ -43,6 +43,7 @@ class Network {
   // network is then not open.
   void Open(const LanePlace& place);
   bool is_open() const noexcept { return close_ != nullptr; }
+  bool pads() const noexcept { return run_valid_ != nullptr; }  // and may be told of valid rows
 
   // Whether `other`, of the same files, with the same options, needs no session of its own.
   bool Serves(const Network& other) const noexcept;
@@ -53,7 +54,11 @@ class Network {
   const tvm::ffi::json::Array& shapes() const noexcept { return shapes_; }    // empty: one
   const tvm::ffi::json::Object& metadata() const noexcept { return metadata_; }  // as the library says it in short
   // Predicted, of an inference in this shape.
-  double SecondsOf(size_t rung, size_t shape) const noexcept { return shape_seconds_.empty() ? ladder_[rung].seconds : shape_seconds_[rung][shape]; }
+  double SecondsOf(size_t rung, size_t shape) const noexcept { return seconds_[rung][shape]; }
+  // The mean of the shapes that requests have.
+  double MeanSeconds(size_t rung) const noexcept { return shape_mix->Mean(seconds_[rung]); }
+  // The shape whose inputs these tensors are; the first if there is none, which the session refuses.
+  size_t ShapeOf(const std::vector<tvm::ffi::Any>& tensors) const noexcept;
   // Of an open network the shape whose inputs have these extents, one ffi::Shape for each. Throws InputError.
   int64_t ShapeOf(tvm::ffi::PackedArgs extents) const;
 
@@ -87,12 +92,12 @@ class Network {
     return !Caught([&] { cancel_(); });
   }
   void ReadAhead(bool reading) const { read_ahead_(reading); }
-  void Run(const std::vector<tvm::ffi::Any>& tensors) const;
+  // `valid_rows` as of a Session; 0: all.
+  void Run(const std::vector<tvm::ffi::Any>& tensors, uint64_t valid_rows) const;
   tvm::ffi::json::Object Stats() const;
   // Reads of the last inference, as far as the library reports them.
   struct Reading {
     double stall_s = 0, read_s = 0, nbytes = 0;
-    size_t shape = 0;
   };
   Reading LastReading() const noexcept;
   uint64_t ResidentNbytes() const { return static_cast<uint64_t>(resident_().cast<int64_t>()); }
@@ -118,6 +123,7 @@ class Network {
   bool stopping = false; // told to stop, and not parked since
   std::optional<tvm::ffi::Error> broken;  // why the network was closed
   LatencyEstimate latency;
+  std::optional<ShapeMix> shape_mix;
   double storage_rate = 500e6;  // bytes per second, as seen in inferences that had to read kept bytes
   double noted_at = 0;   // when an inference last ended
 
@@ -132,8 +138,9 @@ class Network {
   uint64_t state_nbytes_ = 0;
   tvm::ffi::json::Array inputs_, outputs_, shapes_;
   tvm::ffi::json::Object metadata_;
-  std::vector<std::vector<double>> shape_seconds_;  // by rung and shape; none: one shape
-  tvm::ffi::Function run_, park_, park_sharing_, make_shared_, read_ahead_, leave_lane_, cancel_, stop_, stats_, resident_, shape_of_, close_;  // of a session that is open
+  std::vector<std::vector<double>> seconds_;  // by rung and shape
+  std::vector<std::vector<std::vector<int64_t>>> extents_;  // by shape and input; none: one shape
+  tvm::ffi::Function run_, run_valid_, park_, park_sharing_, make_shared_, read_ahead_, leave_lane_, cancel_, stop_, stats_, resident_, shape_of_, close_;  // of a session that is open
 };
 
 }  // namespace flexcomp

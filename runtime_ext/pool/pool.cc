@@ -103,7 +103,7 @@ uint32_t Pool::ChooseLane() const {
   std::vector<std::pair<double, size_t>> load(lanes_.size());
   for (const auto& [number, model] : roster_.models()) {
     const Network& network = *model->network;
-    load[network.lane].first += model->RateAt(now) * network.latency.Likely(network.ladder()[network.target].seconds);
+    load[network.lane].first += model->RateAt(now) * network.latency.Likely(network.MeanSeconds(network.target));
   }
   for (const auto& network : roster_.networks()) ++load[network->lane].second;
   for (size_t i = 0; i < lanes_.size(); ++i) load[i].second += lanes_[i]->opening;

@@ -101,8 +101,9 @@ json::Object Pool::Plan() {
     one.Set("working_bytes", Int(rung.working));
     one.Set("kept_bytes", Int(network.target_kept()));
     one.Set("shared_bytes", Int(network.target_common ? network.target_common->nbytes() : 0));
-    one.Set("predicted_ms", rung.seconds * 1e3);
-    one.Set("likely_ms", network.latency.Likely(rung.seconds) * 1e3);
+    const double seconds = network.MeanSeconds(network.target);
+    one.Set("predicted_ms", seconds * 1e3);
+    one.Set("likely_ms", network.latency.Likely(seconds) * 1e3);
     models.push_back(one);
   }
   uint64_t least = 0, most = 0;

@@ -32,11 +32,11 @@ std::string Milliseconds(double seconds) {
 }  // namespace
 
 RequestQueue::SecondsOf Pool::SecondsInOrder() const {
-  return [this, loaded = std::vector<const Network*>()](uint32_t number) mutable {
-    const Network& network = *roster_.models().at(number)->network;
+  return [this, loaded = std::vector<const Network*>()](const Queued& request) mutable {
+    const Network& network = *roster_.models().at(request.model)->network;
     const bool first = std::ranges::find(loaded, &network) == loaded.end();
     if (first) loaded.push_back(&network);
-    return (first ? network.LoadingSeconds() : 0) + network.latency.Safe(network.ladder()[network.target].seconds);
+    return (first ? network.LoadingSeconds() : 0) + network.latency.Safe(network.SecondsOf(network.target, request.shape));
   };
 }
 
@@ -50,13 +50,17 @@ Pool::Submitted Pool::Submit(uint64_t ticket, uint32_t number, const RequestOpti
   const std::shared_ptr<Model> model = roster_.Find(number);
   if (!model) return {Admission::kGone};
   const std::string& name = model->name;
-  const Network& network = *model->network;
+  Network& network = *model->network;
   if (tensors.size() != network.ports())
     RaiseError("InputError", name, " takes ", network.ports(), " tensors, for its inputs and outputs, not ", tensors.size());
+  if (options.valid_rows > 0 && !network.pads()) RaiseError("InputError", name, " pads no inputs: all of their rows are valid");
   Lane& lane = *lanes_[network.lane];
   const double free = std::max(now, lane.free);
+  const auto shape = static_cast<uint32_t>(network.ShapeOf(tensors));
+  const double predicted = network.SecondsOf(network.target, shape);
   const auto count = [&]() noexcept {
     ++model->requests;
+    network.shape_mix->Note(shape);
     model->rate.Note(now);
   };
   const auto refuse = [&](const char* reason, const std::string& message, double retry) {
@@ -76,9 +80,10 @@ Pool::Submitted Pool::Submit(uint64_t ticket, uint32_t number, const RequestOpti
   request.late = options.late;
   request.collected = options.collected;
   request.tensors = std::move(tensors);
-  const double likely = network.LoadingSeconds() + network.latency.Likely(network.ladder()[network.target].seconds);
+  request.valid_rows = options.valid_rows;
+  const double likely = network.LoadingSeconds() + network.latency.Likely(predicted);
   const double due = request.deadline.value_or(RequestQueue::Due(now, likely, model->options.urgency));
-  request.queued = {ticket, number, now, due, options.late ? std::nullopt : request.deadline, model->options.urgency};
+  request.queued = {ticket, number, shape, now, due, options.late ? std::nullopt : request.deadline, model->options.urgency};
   RequestQueue::Outlook outlook = lane.queue.Look(request.queued, free, SecondsInOrder());
   // One that may be late makes room instead.
   while (!request.queued.deadline && outlook.spoiled != nullptr) {
@@ -89,7 +94,7 @@ Pool::Submitted Pool::Submit(uint64_t ticket, uint32_t number, const RequestOpti
   // An estimate that has become too large would refuse every request that could correct it: now and then an idle lane
   // tries.
   const bool tries = lane.running == nullptr && lane.queue.empty() && request.deadline && now - network.noted_at > kTrusted &&
-                     network.ladder()[network.target].seconds < *request.deadline - now;
+                     predicted < *request.deadline - now;
   if (!outlook.meets && !tries) {
     const std::string ends = "would end in " + Milliseconds(outlook.ends - now);
     return refuse("deadline",
@@ -119,9 +124,10 @@ Pool::Submitted Pool::Submit(uint64_t ticket, uint32_t number, const RequestOpti
 bool Pool::RunsHere(uint32_t number) noexcept {
   Lane& lane = *lanes_[number];
   if (lanes_.size() > 1 || lane.queue.size() != 1 || !Dispatchable(number)) return false;
-  const Network& network = *FirstOf(lane).model->network;
+  const Request& request = FirstOf(lane);
+  const Network& network = *request.model->network;
   return !network.cold && !network.broken && network.latency.noted() &&
-         network.latency.Likely(network.ladder()[network.rung].seconds) <= kQuick;
+         network.latency.Likely(network.SecondsOf(network.rung, request.queued.shape)) <= kQuick;
 }
 
 std::optional<Answer> Pool::Run(uint32_t model, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors) {

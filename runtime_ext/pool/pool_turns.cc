@@ -66,10 +66,10 @@ std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const 
   lock.unlock();
   auto error = Caught([&] {
     network.ReadAhead(again);
-    network.Run(request.tensors);
+    network.Run(request.tensors, request.valid_rows);
     took = Now() - started;
   });
-  if (!error && (reads || !network.shapes().empty())) reading = network.LastReading();
+  if (!error && reads) reading = network.LastReading();
   lock.lock();
   return error;
 }
@@ -81,7 +81,7 @@ void Pool::NoteRun(Request& request, Network& network, bool cold, const Network:
   model.total_run_s += run.run_s;
   model.total_stall_s += reading.stall_s;
   if (!cold)
-    network.latency.Note(network.SecondsOf(run.rung, reading.shape), run.run_s);
+    network.latency.Note(network.SecondsOf(run.rung, request.queued.shape), run.run_s);
   else if (reading.read_s > 1e-3 && reading.nbytes > 1e6)
     network.storage_rate += (reading.nbytes / reading.read_s - network.storage_rate) / 2;
   if (request.deadline && Now() > *request.deadline) ++model.missed;
@@ -96,7 +96,7 @@ std::shared_ptr<Request> Pool::RunFirst(uint32_t number, Lock& lock) noexcept {
   const double begin = Now();
   lane.queue.Remove(request->queued.id);
   lane.running = &network;
-  lane.free = begin + network.LoadingSeconds() + network.latency.Safe(network.ladder()[network.target].seconds);
+  lane.free = begin + network.LoadingSeconds() + network.latency.Safe(network.SecondsOf(network.target, request->queued.shape));
   request->running = true;
   --model.waiting;
   ++model.running;

@@ -34,12 +34,12 @@ double RequestQueue::NextDeadline() const noexcept {
 RequestQueue::Outlook RequestQueue::Look(const Queued& request, double free, const SecondsOf& seconds) const {
   const auto behind = std::ranges::upper_bound(requests_, request, Before);
   double time = free;
-  for (auto other = requests_.begin(); other != behind; ++other) time += seconds(other->model);
-  const double own = seconds(request.model);
+  for (auto other = requests_.begin(); other != behind; ++other) time += seconds(*other);
+  const double own = seconds(request);
   Outlook outlook{true, time + own, nullptr};
   outlook.meets = !request.deadline || outlook.ends <= *request.deadline;
   for (auto other = behind; other != requests_.end(); ++other) {
-    time += seconds(other->model);
+    time += seconds(*other);
     // One that would be late in any case is nobody's fault.
     if (other->deadline && time <= *other->deadline && time + own > *other->deadline) {
       outlook.meets = false;
@@ -52,7 +52,7 @@ RequestQueue::Outlook RequestQueue::Look(const Queued& request, double free, con
 
 double RequestQueue::Seconds(const SecondsOf& seconds) const {
   double sum = 0;
-  for (const Queued& request : requests_) sum += seconds(request.model);
+  for (const Queued& request : requests_) sum += seconds(request);
   return sum;
 }
 

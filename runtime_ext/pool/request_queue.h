@@ -17,7 +17,7 @@ namespace flexcomp {
 
 struct Queued {
   uint64_t id = 0;
-  uint32_t model = 0;
+  uint32_t model = 0, shape = 0;      // of the model's library
   double arrived = 0, due = 0;        // seconds of a monotonic clock
   std::optional<double> deadline{};   // the request is refused, or dropped, rather than late
   double urgency = 1;                 // the cost of a second of waiting
@@ -25,8 +25,8 @@ struct Queued {
 
 class RequestQueue {
  public:
-  // The time of a request of a model. Asked in the order of execution, as the first request of a model may take longer.
-  using SecondsOf = std::function<double(uint32_t model)>;
+  // The time of a request. Asked in the order of execution, as the first request of a model may take longer.
+  using SecondsOf = std::function<double(const Queued&)>;
 
   static constexpr double kPatience = 10, kMostPatience = 60;  // times; seconds
 

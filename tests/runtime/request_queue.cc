@@ -16,7 +16,7 @@ using flexcomp::RequestQueue;
 
 namespace {
 
-constexpr uint32_t kModels = 3;
+constexpr uint32_t kModels = 3, kShapes = 2;
 
 void Require(bool right, const char* what) {
   if (right) return;
@@ -26,7 +26,9 @@ void Require(bool right, const char* what) {
 
 // The first of a model loads, once.
 RequestQueue::SecondsOf Seconds() {
-  return [seen = std::set<uint32_t>()](uint32_t model) mutable { return 0.1 * (model + 1) + (seen.insert(model).second ? 0.05 : 0.0); };
+  return [seen = std::set<uint32_t>()](const Queued& request) mutable {
+    return 0.1 * (request.model + 1) / (request.shape + 1) + (seen.insert(request.model).second ? 0.05 : 0.0);
+  };
 }
 
 // When each ends that is not dropped, in the order in which they are due.
@@ -34,7 +36,7 @@ std::map<uint64_t, double> Ends(std::vector<Queued> requests, double free) {
   std::ranges::sort(requests, {}, [](const Queued& request) { return std::tuple(request.due, -request.urgency, request.id); });
   const auto seconds = Seconds();
   std::map<uint64_t, double> ends;
-  for (const Queued& request : requests) ends[request.id] = free += seconds(request.model);
+  for (const Queued& request : requests) ends[request.id] = free += seconds(request);
   return ends;
 }
 
@@ -48,7 +50,7 @@ int main() {
     RequestQueue queue;
     std::vector<Queued> requests;
     const auto draw = [&](uint64_t id) {
-      Queued request{id, static_cast<uint32_t>(random() % kModels), 0, 0.1 * static_cast<double>(random() % 20)};  // some at once
+      Queued request{id, static_cast<uint32_t>(random() % kModels), static_cast<uint32_t>(random() % kShapes), 0, 0.1 * static_cast<double>(random() % 20)};  // some at once
       request.urgency = static_cast<double>(random() % 3);
       if (random() % 2 == 0) request.deadline = request.due;
       return request;

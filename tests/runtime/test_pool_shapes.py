@@ -12,10 +12,10 @@ import pytest
 
 import flexcomp
 from flexcomp import runtime_ext
-from flexcomp.errors import InputError
-from flexcomp.runtime import ladder_of, read_info
+from flexcomp.errors import InputError, RefusedError
+from flexcomp.runtime import ladder_of, pool, read_info
 from tests.padded import masked_encoder, masked_library
-from tests.shaped import INPUTS, encoder, sums
+from tests.shaped import INPUTS, Nodes, encoder, pictures, sums
 
 SLACK = 4 << 20  # bytes of a process that no budget counts
 
@@ -34,12 +34,24 @@ def padded(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def sized(tmp_path_factory):
+    path = tmp_path_factory.mktemp("shapes") / "sized.so"
+    shapes = [{"h": 12, "w": 20}, {"h": 12, "w": 12}]
+    flexcomp.build(
+        pictures(), input_shapes={"x": (1, 3, "h", "w")}, shapes=shapes, threads=1, probe=False, progress=False
+    ).export_library(path)
+    return path
+
+
+@pytest.fixture(scope="module")
 def references():
-    models = {"exact": encoder(), "padded": masked_encoder()}
+    models = {"exact": encoder(), "padded": masked_encoder(), "sized": pictures()}
     return {name: onnxruntime.InferenceSession(model.SerializeToString()) for name, model in models.items()}
 
 
 def inputs(name, n, seed):
+    if name == "sized":
+        return {"x": np.random.default_rng(seed).standard_normal((1, 3, 12, n)).astype("f4")}
     ids = np.random.default_rng((n, seed)).integers(1, 50, (1, n))
     return {"ids": ids} if name == "exact" else {"ids": ids, "mask": np.ones_like(ids)}
 
@@ -49,21 +61,23 @@ def check(found, reference, given):
         np.testing.assert_allclose(array, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_shapes_and_budgets_in_any_order(exact, padded, references):
+def test_shapes_and_budgets_in_any_order(exact, padded, sized, references):
     draw = random.Random(3)
-    ladders = [ladder_of(read_info(path)) for path in (exact, padded)]
+    libraries = {"exact": exact, "padded": padded, "sized": sized}
+    extents = {"exact": [48, 16, 1], "padded": range(1, 13), "sized": [12, 20]}
+    ladders = [ladder_of(read_info(path)) for path in libraries.values()]
     most = sum(max(rung.nbytes for rung in ladder) for ladder in ladders)
     with flexcomp.Pool(most, threads=1) as pool:
-        pool.add("exact", exact)
-        pool.add("padded", padded)
+        for name, path in libraries.items():
+            pool.add(name, path)
         least = pool.plan().least_bytes
         budget = most
         for seed in range(200):
             if draw.random() < 0.3:
                 budget = draw.choice([least, most, draw.randint(least, most)])
                 pool.set_budget(budget)
-            name = draw.choice(["exact", "padded"])
-            given = inputs(name, draw.choice([48, 16, 1]) if name == "exact" else draw.randint(1, 12), seed)
+            name = draw.choice(list(libraries))
+            given = inputs(name, draw.choice(extents[name]), seed)
             check(pool.run(name, given), references[name], given)
             stats = pool.stats()
             assert stats["claimed_bytes"] <= budget and stats["resident_bytes"] <= budget + SLACK
@@ -103,6 +117,36 @@ def test_requests_that_wait_have_shapes_of_their_own(padded, references):
         asked = [inputs("padded", n, 1) for n in range(1, 13)]
         for given, future in [(given, pool.submit("padded", given)) for given in asked]:
             check(future.result(), references["padded"], given)
+
+
+def test_padded_rows_are_not_computed(tmp_path, monkeypatch):
+    """Nothing is cut here: rows that no kernel computed are zeros, and computed ones have the bias."""
+    g = Nodes(seed=2)
+    g.named("y", "Gemm", "x", g.weight(32, 32), g.weight(32))
+    model = g.model([("x", 1, ["n", 32])], [("y", 1, ["n", 32])])
+    options = {"input_shapes": {"x": ("n", 32)}, "shapes": {"n": [64]}, "pad": {"x": 0}}
+    flexcomp.build(model, threads=1, probe=False, progress=False, **options).export_library(tmp_path / "dense.so")
+    monkeypatch.setattr(pool, "cut_to", lambda array, port: array)
+    with flexcomp.Pool("100MB", threads=1) as models:
+        models.add("dense", tmp_path / "dense.so")
+        for n in (3, 64, 17):
+            given = {"x": np.ones((n, 32), "f4")}
+            for found in (models.run("dense", given), models.submit("dense", given).result()):
+                assert found["y"][:n].any(axis=1).all() and not found["y"][n:].any(), n
+
+
+def test_times_are_those_of_the_shapes_of_requests(exact):
+    of_shapes = read_info(exact)["lane_ladder"][-1]["shapes_ms"]
+    with flexcomp.Pool("100MB", threads=1) as models:
+        models.add("exact", exact)
+        assert models.plan().models[0].predicted_ms == pytest.approx(of_shapes[0])
+        deadline_ms = (of_shapes[0] + of_shapes[2]) / 2
+        with pytest.raises(RefusedError, match="would end in"):
+            models.submit("exact", inputs("exact", 48, 0), deadline_ms=deadline_ms)
+        models.submit("exact", inputs("exact", 1, 0), deadline_ms=deadline_ms)
+        for seed in range(100):
+            models.run("exact", inputs("exact", 1, seed))
+        assert models.plan().models[0].predicted_ms == pytest.approx(of_shapes[2], rel=0.02)
 
 
 def test_shapes_that_are_not_there(exact, padded):
