@@ -31,7 +31,7 @@ def tile_width(spec: ConvSpec) -> int:
 
 def candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     """The kernel with a given register tile."""
-    work = direct_work(spec)
+    work = direct_work(spec, unit.pair_cost)
     if tile.depth > 1 and spec.widens and element_type(spec.weights) in _WIDENING:
         work *= 1 + _WIDENING[element_type(spec.weights)] / tile.rows
     panel = panel_of(spec, tile.channels, conv.PAIR if spec.dtype == "bfloat16" else 1)

@@ -28,12 +28,21 @@ def with_products(spec: ConvSpec) -> ConvSpec:
 
 
 @functools.cache
-def direct_work(spec: ConvSpec) -> float:
-    """Operations at a core's peak that take as long."""
+def direct_work(spec: ConvSpec, pair_cost: int = 1) -> float:
+    """Operations at a core's peak that take as long; products of bfloat16 take `pair_cost` times as long as they might."""
     inside = _taps_inside(spec, 0) * _taps_inside(spec, 1) / (spec.out_height * spec.out_width * math.prod(spec.kernel))
-    result_nbytes = spec.itemsize * math.prod(spec.out_shape) * (1 + spec.tensors)
-    weight_nbytes = nbytes_of(spec.weights) * spec.out_channels * spec.taps
-    return _DIRECT_FLOPS * float32_flops(spec) * inside + _RESULT_FLOPS * result_nbytes + _WEIGHT_FLOPS * weight_nbytes
+    products = float32_flops(spec) * (pair_cost if spec.dtype == "bfloat16" else 1)
+    return _DIRECT_FLOPS * products * inside + result_work(spec) + weight_work(spec)
+
+
+def result_work(spec: ConvSpec) -> float:
+    """Of this, waiting for results and for the tensors that the epilogue reads."""
+    return _RESULT_FLOPS * spec.itemsize * math.prod(spec.out_shape) * (1 + spec.tensors)
+
+
+def weight_work(spec: ConvSpec) -> float:
+    """Of this, waiting for weights."""
+    return _WEIGHT_FLOPS * nbytes_of(spec.weights) * spec.out_channels * spec.taps
 
 
 def _taps_inside(spec: ConvSpec, axis: int) -> int:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from . import byte_products, depthwise, direct, grouped, in_blocks, matmul
+from .amx import family as amx
 from .cuda import families as cuda
 from .cuda.unit import Gpu
 from .family import Candidate, Family
@@ -28,6 +29,7 @@ FAMILIES: tuple[Family, ...] = (
     winograd.FAMILY,
     strassen.FAMILY,
     im2col.FAMILY,
+    amx.FAMILY,
     integer.FAMILY,
     in_blocks.FAMILY,
     in_blocks.ONE_ROW,

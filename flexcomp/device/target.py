@@ -42,6 +42,7 @@ _X86_FEATURES = {
     "avx512vl": "avx512vl", "avx512ifma": "avx512ifma", "avx512vbmi": "avx512vbmi", "avx512vbmi2": "avx512_vbmi2",
     "avx512vnni": "avx512_vnni", "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq",
     "avx512bf16": "avx512_bf16", "avx512fp16": "avx512_fp16",
+    "amx-tile": "amx_tile", "amx-bf16": "amx_bf16",
 }  # fmt: skip
 _AARCH64_FEATURES = {
     "neon": "asimd", "fp-armv8": "fp", "fullfp16": "asimdhp", "dotprod": "asimddp", "rdm": "asimdrdm",
@@ -89,6 +90,10 @@ _HALVES_BY_TYPE = {
         ),
     )
 }  # fmt: skip
+# What code needs of a processor only where kernels compute in bfloat16: no other code uses these instructions.
+_TILES = frozenset({"amx_tile", "amx_bf16"})
+# Cores with these, which are Intel's, take as long for a vdpbf16ps as for four multiply-adds (108 and 221 GFLOP/s).
+_PAIR_COST = 4
 # Sums in flight where the CPU is not known: as many as the widest of AArch64 wants.
 _INDEPENDENT_FMAS = 16
 # Multiply-adds a cycle of the slowest cores whose tbl is as fast: that of A72 takes three slots of its two pipes.
@@ -137,9 +142,10 @@ class CompileTarget:
         """The vector unit of the CPU, which decides the tiles of kernels."""
         if self.arch != "aarch64":
             spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
+            tiles = {*self.features} >= _TILES
             return VectorUnit(
                 self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots,
-                looks_up=self.vector_width == 16, half=self.half,
+                looks_up=self.vector_width == 16, half=self.half, pair_cost=_PAIR_COST if tiles else 1, tiles=tiles,
             )  # fmt: skip
         core = CORES.get(self.tvm_target.attrs.get("mcpu"))
         fmas = core.independent_fmas if core else _INDEPENDENT_FMAS
@@ -189,7 +195,7 @@ def resolve_target(target: str | Mapping | tvm.target.Target | CompileTarget | N
         arch=arch,
         vector_width=width,
         vector_registers=registers,
-        features=tuple(sorted(names[f] for f in llvm_features if f in names)),
+        features=tuple(sorted({names[f] for f in llvm_features if f in names} - _TILES)),
         num_cores=config.get("num-cores", 1),
         preset=PRESETS.get(target) if isinstance(target, str) else None,
     )
@@ -227,7 +233,13 @@ def _with_half(target: CompileTarget, half: _Half) -> CompileTarget:
             f"arithmetic={half.dtype!r} needs {half.needs}, which the target lacks ({target}): leave arithmetic at 'float32', or "
             f"name a core that has it, such as {half.cores}"
         )
-    return replace(target, half=half.dtype)
+    return replace(target, half=half.dtype, features=tuple(sorted({*target.features, *_tiles_of(target)})))
+
+
+def _tiles_of(target: CompileTarget) -> frozenset[str]:
+    """The features by which AMX multiplies bfloat16, if the target has all of these."""
+    present = {_X86_FEATURES.get(name) for name in codegen.llvm_get_cpu_features(target.tvm_target)}
+    return _TILES if target.arch == "x86" and present >= _TILES else frozenset()
 
 
 def _with_bytes(target: CompileTarget) -> CompileTarget:

@@ -16,6 +16,7 @@ from ..conv import DirectEmitter
 from ..tiles import lane
 from ..tiles.emit import Accumulators, in_slots, maybe_serial, spread, vector
 from ..tiles.layer_function import Operands, layer_function
+from ..tiles.packed_rows import pack_rows
 from ..tiles.rows import cover, for_each_vector
 from ..tiles.taps import Taps
 from .ways import Integer
@@ -71,7 +72,8 @@ class _Emitter(DirectEmitter):
             else:
                 seen = self.spec
                 reach = (seen.kernel[0] - 1) * seen.dilation[0] + 1
-                self._pack_rows(start, (size - 1) * seen.stride[0] + reach)
+                rows = start, (size - 1) * seen.stride[0] + reach
+                pack_rows(self.declared, seen, self.image, rows, self.slot_at, self._pack, self._fill)
         # Where pixel 0 of the image would lie.
         self.packed_at = self.slot_at - start * (self.spec.in_channels * (1 if self.way.is_flat else self.spec.width))
         super()._units(low, size)
@@ -93,23 +95,6 @@ class _Emitter(DirectEmitter):
                 row, column = place // columns * down, place % columns * right
                 pixel = (image * given.height + row) * given.width + column
             self._pack(T.bind(pixel * channels), T.bind(self.slot_at + index * channels), channels)
-
-    def _pack_rows(self, first, count) -> None:
-        """Rows of the image, with its padding."""
-        given, seen, channels = self.declared, self.spec, self.spec.in_channels
-        left = given.padding[1]
-        inside = min(given.width, seen.width - left)
-        with T.serial(count) as index:
-            row = T.bind(first + index - given.padding[0])
-            target = T.bind(self.slot_at + index * (seen.width * channels))
-            with T.If(tirx.all(row >= 0, row < given.height)):
-                with T.Then():
-                    self._fill(target, left * channels)
-                    source = T.bind((self.image * given.height + row) * (given.width * channels))
-                    self._pack(source, target + left * channels, inside * channels)
-                    self._fill(target + (left + inside) * channels, (seen.width - left - inside) * channels)
-                with T.Else():
-                    self._fill(target, seen.width * channels)
 
     def _pack(self, source, target, count: int) -> None:
         """So many numbers from element `source` of the input on."""

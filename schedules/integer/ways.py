@@ -15,6 +15,7 @@ from functools import cached_property
 
 from ..tiles.dot import DOTS, LEAST_LANES, Dots
 from ..tiles.emit import PARALLEL_FLOPS
+from ..tiles.packed_rows import with_padding
 from ..tiles.panel import Panel
 from ..tiles.parts import choose_parts
 from ..tiles.spec import ConvSpec
@@ -160,12 +161,7 @@ def _is_flat(spec: ConvSpec) -> bool:
 
 
 def _seen(spec: ConvSpec) -> ConvSpec:
-    packed = replace(spec, padding=(0, 0, 0, 0))
-    if _is_flat(spec):
-        pixels = spec.batch * spec.out_height * spec.out_width
-        return replace(packed, batch=1, height=1, width=pixels, stride=(1, 1), dilation=(1, 1))
-    height, width = (
-        (out - 1) * stride + (kernel - 1) * dilation + 1
-        for out, stride, kernel, dilation in zip(spec.out_shape[1:3], spec.stride, spec.kernel, spec.dilation, strict=True)
-    )
-    return replace(packed, height=height, width=width)
+    if not _is_flat(spec):
+        return with_padding(spec)
+    pixels = spec.batch * spec.out_height * spec.out_width
+    return replace(spec, batch=1, height=1, width=pixels, stride=(1, 1), dilation=(1, 1))

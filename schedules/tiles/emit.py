@@ -45,16 +45,19 @@ def loop(extent, flops: int) -> AbstractContextManager:
 
 
 @contextmanager
-def in_slots(tasks, slots: int) -> Iterator[tuple]:
-    """(task, slot) for every task: slots run in parallel, each with room of its own and an equal share of the tasks."""
+def in_slots(tasks, slots: int, around: Callable[[object], AbstractContextManager] = nullcontext) -> Iterator[tuple]:
+    """(task, slot) for every task: slots run in parallel, each with room of its own and an equal share of the tasks.
+
+    All tasks of a slot run within `around(slot)`.
+    """
     if slots == 1:
-        with T.serial(tasks) as task:
+        with around(0), T.serial(tasks) as task:
             yield task, 0
         return
     each = T.bind((tasks + (slots - 1)) // slots)
     with T.parallel(slots) as slot:
         stop = T.bind(tirx.min((slot + 1) * each, tasks))
-        with T.serial(slot * each, stop) as task:
+        with around(slot), T.serial(slot * each, stop) as task:
             yield task, slot
 
 

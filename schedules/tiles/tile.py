@@ -29,6 +29,8 @@ class VectorUnit:
     matrix_dots: bool = False  # smmla adds products of two rows and two channels of 8 bits
     looks_up: bool = False  # a look-up in a register (vpermps of AVX-512, tbl) takes no longer than a multiply-add
     half: str = ""  # the type of 16 bits that kernels may compute in: float16, bfloat16, or none
+    pair_cost: int = 1  # multiply-adds of float32 that take as long as one of pairs of bfloat16
+    tiles: bool = False  # AMX multiplies tiles of bfloat16
     most_rows: int = 64  # of a tile
 
     def of(self, dtype: str) -> VectorUnit:

@@ -24,13 +24,14 @@ from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 from flexcomp.tuning.cost_model import features
 from flexcomp.tuning.tasks import _task
 
-UNIT = VectorUnit(8, 16, dots="vpdpbusd")
+UNIT = VectorUnit(8, 16, dots="vpdpbusd", tiles=True)
 MACHINES = {VectorUnit: UNIT, Gpu: Gpu(ARCHITECTURES["sm_87"])}
 SAME = (1, 1, 1, 1)
 WINDOW = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=SAME)
 LAYERS = (
     WINDOW,
     replace(WINDOW, weights="int8", integers=True),
+    replace(WINDOW, weights="bfloat16", dtype="bfloat16"),
     replace(WINDOW, groups=64),
     replace(WINDOW, groups=16),
     ConvSpec(1, 14, 14, 256, 256),
@@ -74,10 +75,11 @@ def test_every_family_answers_every_question(family):
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=["CPU", "GPU"])
 @pytest.mark.parametrize("spec", [spec for spec in LAYERS if not isinstance(spec, RecurrentSpec)], ids=str)
 def test_the_arithmetic_with_the_least_work_has_the_layer(spec, machine):
-    able = [one for one in registry.FAMILIES if one.is_for(spec, machine)]
+    able = [one for one in registry.FAMILIES if one.is_for(spec, machine) and getattr(spec, "dtype", "float32") in one.dtypes]
     every = [(candidate.work, one.arithmetic) for one in able for candidate in one.candidates(spec, machine)]
     if not able:
-        assert machine is MACHINES[Gpu] and "blocks" in spec.weights and not space(spec, machine)
+        assert machine is MACHINES[Gpu] and not space(spec, machine)
+        assert "blocks" in spec.weights or spec.dtype == "bfloat16"
         return
     found = {one.name for one in able if one.arithmetic == min(every)[1]}
     assert {candidate.family for candidate in space(spec, machine)} <= found

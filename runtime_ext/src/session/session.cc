@@ -40,6 +40,10 @@ std::unique_ptr<Processor> MakeProcessor(const Program& program, const SessionOp
     for (const std::string& feature : missing) list += (list.empty() ? "" : ", ") + feature;
     RaiseError("TargetError", "the library was compiled for \"", program.target, "\"; this processor lacks ", list);
   }
+  if (const int error = RequestTiles(program.features); error != 0)
+    RaiseError("TargetError", "the library was compiled for \"", program.target, "\" and multiplies in tiles of AMX, which the ",
+               "kernel refuses: ", std::strerror(error), "; Linux allows them from 5.16 on, unless an alternative signal stack of ",
+               "a thread lacks room for them. Build with arithmetic=\"float32\", or for a processor without AMX");
   if (program.layers.empty()) Raise("ArtifactError", "the program has no layers");
   if (program.on_cuda && options.lane) Raise("InputError", "networks for GPUs do not take turns in one working memory yet");
   if (program.on_cuda && options.linked != nullptr) Raise("ArtifactError", "networks for GPUs cannot be linked with a program");

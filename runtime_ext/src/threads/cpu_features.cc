@@ -1,11 +1,17 @@
 #include "threads/cpu_features.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <set>
 #include <utility>
 
 #if defined(__aarch64__) || defined(__arm__)
 #include <sys/auxv.h>
+#endif
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace flexcomp {
@@ -76,6 +82,18 @@ std::vector<std::string> MissingCpuFeatures(const std::vector<std::string>& want
   for (const std::string& feature : wanted)
     if (!present.contains(feature)) missing.push_back(feature);
   return missing;
+}
+
+int RequestTiles(const std::vector<std::string>& wanted) {
+  if (std::find(wanted.begin(), wanted.end(), "amx_tile") == wanted.end()) return 0;
+#if defined(__x86_64__)
+  // ARCH_REQ_XCOMP_PERM, for the state component of tile data: headers of older kernels lack the names.
+  constexpr long kRequestPermission = 0x1023;
+  constexpr long kTileData = 18;
+  return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 ? 0 : errno;
+#else
+  return ENOSYS;
+#endif
 }
 
 }  // namespace flexcomp
