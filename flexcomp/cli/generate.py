@@ -26,6 +26,9 @@ def generate(
     ] = False,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The message that a chat begins with.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of the reply; by default until the caches are full.")] = None,
+    slide: Annotated[
+        bool, typer.Option("--slide", help="Full caches forget the older half of the text; by default the reply ends there.")
+    ] = False,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -72,6 +75,7 @@ def generate(
         options = {
             "max_tokens": max_tokens,
             "stop": stop or [],
+            "slide": slide,
             "sampling": Sampling(temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, seed),
         }
         with load(library, budget, threads) as session:

@@ -11,6 +11,7 @@ from flexcomp.generation.caches import Owner, SavedCaches, common
 from flexcomp.generation.names import IDS, LOGITS, MASKS, PLACES, STARTS
 from flexcomp.runtime import RungInfo, Session, ShapeInfo, TensorInfo
 
+_LEAST_SLIDING = 4  # places: half of them are the first token and the last one
 _WAY_OUT = "build a decoder with inputs named as transformers names them, and with state= for its caches"
 
 
@@ -83,10 +84,20 @@ class Decoder:
             del self.tokens[here:]
         self._owner = owner
 
+    def forget(self, owner: Owner, sequence: Sequence[int]) -> None:
+        """Have the caches hold no more than `sequence` of a reply, if they are that reply's."""
+        if owner is self._owner:
+            del self.tokens[common(self.tokens, sequence) :]
+
     def require_room(self, count: int) -> None:
         """Raise InputError unless the caches have places for so many tokens."""
         if count > self.capacity:
-            raise InputError(f"the prompt has {count} tokens, and the caches {self.capacity} places: shorten it")
+            raise InputError(f"the prompt has {count} tokens, and the caches {self.capacity} places: shorten it, or slide")
+
+    def require_sliding(self) -> None:
+        """Raise InputError for caches of which no half is worth keeping."""
+        if self.capacity < _LEAST_SLIDING:
+            raise InputError(f"caches of {self.capacity} places do not slide: {_LEAST_SLIDING} are needed")
 
     def advance(self, sequence: Sequence[int], drafts: Sequence[int] = (), least: int = 1) -> np.ndarray | None:
         """Take tokens of `sequence` that are not taken yet, as many as a shape takes; logits [1 + drafts, vocabulary].

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -20,7 +21,8 @@ class Reply(Iterator[int]):
     """The tokens of a reply, each computed when it is asked for, and with it those that were proposed and are right."""
 
     def __init__(
-        self, decoder: Decoder, prompt: Sequence[int], most: int, stop: frozenset[int], sampling: Sampling, speculate: bool | None
+        self, decoder: Decoder, prompt: Sequence[int], most: int, stop: frozenset[int], sampling: Sampling,
+        speculate: bool | None, slide: bool = False,
     ) -> None:  # fmt: skip
         self.prompt_tokens = len(prompt)
         self.reused_tokens = 0  # of the prompt, that the caches held already
@@ -30,6 +32,7 @@ class Reply(Iterator[int]):
         self.first_token_s = self.seconds = 0.0  # from the first request to the first token, and to the last
         self.most_places = min(decoder.capacity, len(prompt) + most)  # of caches
         self._decoder, self._sequence, self._most, self._stop = decoder, list(prompt), most, stop
+        self._context, self._slides = list(prompt), slide  # the tokens that the next one depends on
         self._sampler, self._begin, self._given = Sampler(sampling), 0.0, 0
         self.speculation = Speculation(decoder, speculate)
 
@@ -46,11 +49,14 @@ class Reply(Iterator[int]):
         """One inference, after which there may be tokens more, or the end: a prompt takes as many as it has chunks."""
         is_first = not self._begin
         self._begin = self._begin or time.perf_counter()
-        self._decoder.turn_to(self, self._sequence[:-1])  # the last one's logits are needed
+        if len(self._context) > self._decoder.capacity:
+            self._slide()
+        self._decoder.turn_to(self, self._context[:-1])  # the last one's logits are needed
         if is_first:
             self.reused_tokens = len(self._decoder.tokens)
-        size, drafts = self.speculation.next(self._sequence, self._most - len(self.tokens))
-        rows = self._decoder.advance(self._sequence, drafts, size)
+        left = len(self._context) - len(self._decoder.tokens)
+        size, drafts = self.speculation.next(self._sequence, left, self._most - len(self.tokens))
+        rows = self._decoder.advance(self._context, drafts, size)
         self.passes += 1
         if rows is None:
             return
@@ -74,10 +80,16 @@ class Reply(Iterator[int]):
             return
         self.tokens.append(token)
         self._sequence.append(token)
+        self._context.append(token)
         if len(self.tokens) == self._most:
             self.finish = "length"
-        elif len(self._sequence) > self._decoder.capacity:
+        elif len(self._context) > self._decoder.capacity and not self._slides:
             self.finish = "capacity"
+
+    def _slide(self) -> None:
+        """Forget the older half of the context but its first token, which much of attention goes to."""
+        self._context = [self._context[0], *self._context[1 - self._decoder.capacity // 2 :]]
+        self._decoder.forget(self, self._context)
 
     def cut(self, count: int) -> None:
         """End after the first `count` tokens: a text of stop was among them."""
@@ -103,19 +115,24 @@ class Generator:
 
     def reply(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, stop: Collection[int] = (),
-        sampling: Sampling | None = None,
+        sampling: Sampling | None = None, slide: bool = False,
     ) -> Reply:  # fmt: skip
         """An iterator over the tokens that follow `prompt`: up to `max_tokens`, to a token of `stop`, or until caches are full.
 
-        Raises InputError for a prompt without tokens, or of more than the caches have places for.
+        With `slide`, full caches forget the older half of the text but its first token, and the rest is computed again. Raises
+        InputError for a prompt without tokens, or, without `slide`, of more than the caches have places for.
         """
         decoder, prompt = self.decoder, self._checked(prompt, "a prompt's tokens")
         if not prompt:
             raise InputError("a prompt has at least one token")
-        decoder.require_room(len(prompt))
+        if slide:
+            decoder.require_sliding()
+        else:
+            decoder.require_room(len(prompt))
         ends = frozenset(self._checked(stop, "tokens of stop"))
-        most = decoder.capacity + 1 if max_tokens is None else checked_number(max_tokens, "max_tokens", least=1)
-        return Reply(decoder, prompt, most, ends, sampling or Sampling(), self.speculate)
+        endless = sys.maxsize if slide else decoder.capacity + 1
+        most = endless if max_tokens is None else checked_number(max_tokens, "max_tokens", least=1)
+        return Reply(decoder, prompt, most, ends, sampling or Sampling(), self.speculate, slide)
 
     def _checked(self, tokens: Iterable[int], what: str) -> list[int]:
         """Raises InputError for anything but tokens of the decoder."""

@@ -29,10 +29,12 @@ class Speculation:
         self._change = 1.0  # of shape: the inferences that it takes, as the last one did
         self._before, self._read, self._takes_more = 0, 0, 0.0  # size and bytes read before the next inference, and its time
 
-    def next(self, sequence: Sequence[int], most: int) -> tuple[int, list[int]]:
-        """For the next inference of a reply of `most` more tokens: the size of its shape, at least, and drafts."""
+    def next(self, sequence: Sequence[int], left: int, most: int) -> tuple[int, list[int]]:
+        """For the next inference of a reply of `most` more tokens, of whose text `left` are not taken: the size of its shape, at
+        least, and drafts.
+        """
         self._before, self._read, self._takes_more = self._decoder.size, 0, 0.0
-        if self._wanted is False or most < 2 or len(sequence) - len(self._decoder.tokens) != 1:
+        if self._wanted is False or most < 2 or left != 1:
             return 1, []
         sizes = self._decoder.sizes_for_drafts()
         if not sizes:

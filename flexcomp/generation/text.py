@@ -24,27 +24,28 @@ class Text:
         self.tokenizer.require_within(self.generator.decoder.vocabulary)
 
     def reply(
-        self, prompt: str, max_tokens: int | None = None, *, stop: Collection[str] = (), sampling: Sampling | None = None
-    ) -> TextReply:
+        self, prompt: str, max_tokens: int | None = None, *, stop: Collection[str] = (), sampling: Sampling | None = None,
+        slide: bool = False,
+    ) -> TextReply:  # fmt: skip
         """An iterator over pieces of text that follow `prompt`, up to a text of `stop`. Raises as `Generator.reply` does."""
-        return self.reply_to_tokens(self.tokenizer.encode(prompt), max_tokens, stop=stop, sampling=sampling)
+        return self.reply_to_tokens(self.tokenizer.encode(prompt), max_tokens, stop=stop, sampling=sampling, slide=slide)
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], max_tokens: int | None = None, *, stop: Collection[str] = (),
-        sampling: Sampling | None = None,
+        sampling: Sampling | None = None, slide: bool = False,
     ) -> TextReply:  # fmt: skip
         """The reply to a conversation of messages, {"role": …, "content": …}, in the form of the folder's template."""
         tokens = self.tokenizer.encode(self.tokenizer.conversation(messages), is_plain=False)
-        return self.reply_to_tokens(tokens, max_tokens, stop=stop, sampling=sampling)
+        return self.reply_to_tokens(tokens, max_tokens, stop=stop, sampling=sampling, slide=slide)
 
     def reply_to_tokens(
         self, tokens: Sequence[int], max_tokens: int | None = None, *, stop: Collection[str] = (),
-        sampling: Sampling | None = None,
+        sampling: Sampling | None = None, slide: bool = False,
     ) -> TextReply:  # fmt: skip
         """As `reply`, to a prompt of tokens."""
         if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
             raise InputError("stop is a collection of texts, none of them empty")
-        reply = self.generator.reply(tokens, max_tokens, stop=self.tokenizer.ends, sampling=sampling)
+        reply = self.generator.reply(tokens, max_tokens, stop=self.tokenizer.ends, sampling=sampling, slide=slide)
         return TextReply(reply, self.tokenizer, tuple(stop))
 
 

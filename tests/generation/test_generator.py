@@ -43,6 +43,23 @@ def test_a_reply_ends_where_caches_are_full_or_a_token_says_so(session, followin
     assert list(reply) == wanted[: wanted.index(wanted[2])] and reply.finish == "stop"
 
 
+def test_full_caches_slide_as_asked(session, following):
+    """The first token and the last ones of half a context are the text from then on; prompts may be longer than the caches."""
+    half = FORM.capacity // 2
+    for count, speculate in ((FORM.capacity - 1, False), (FORM.capacity + 3, True)):
+        sequence = context = tokens(count)
+        wanted = []
+        for _ in range(5):
+            if len(context) > FORM.capacity:
+                context = [context[0], *context[-(half - 1) :]]
+            wanted.append(int(following(context).argmax()))
+            context = [*context, wanted[-1]]
+        reply = Generator(session, speculate=speculate).reply(sequence, 5, slide=True)
+        assert list(reply) == wanted and reply.finish == "length"
+        with pytest.raises(InputError, match="shorten it, or slide"):
+            Generator(session).reply(tokens(FORM.capacity + 1))
+
+
 def test_the_beginning_of_an_earlier_conversation_is_not_computed_again(session, following, monkeypatch):
     generator, taken = Generator(session), []
     run = type(session).run
