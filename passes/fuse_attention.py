@@ -20,7 +20,7 @@ from .attributes import ATTENTION, BY_ROWS, kernel_attributes
 from .ir import dtype, shape
 from .module_pass import module_pass
 from .rebuild import MainRewriter
-from .visible_keys import End, Ends, written
+from .visible_keys import Bound, Bounds, written
 
 # Hides a score for certain: no score comes near this number, nor with a small number added.
 _HIDDEN = -1e30
@@ -42,7 +42,7 @@ class FuseAttention:
     the kernel gets the sum, unless the sum is larger than each. A mask known to be causal needs no tensor, and if such a mask is
     the last one and certain, hidden scores take no work. `evaluate` gives the result of a function of the weights of `main`.
     Where a mask compares keys with a number that is known at run time only, the kernel gets that number (`visible_keys.py`), and
-    leaves out the keys beyond.
+    leaves out the keys beyond. A window's first key is another such number.
 
     Scores by position that are added, gather_elements(matmul(q, table), index) and the same of keys, transposed, are no
     tensors either: the kernel takes q, the table and the index. Indices are safe already.
@@ -66,7 +66,8 @@ class _Fuser(MainRewriter):
         self.hiding: dict[tuple, bool] = {}
         self.masks: dict[Mask, ir.Expr] = {}
         self.indices: dict[tuple, ir.Expr] = {}
-        self.ends = Ends(self.matcher.values, lambda var: self.matcher.value(var) if var in self.matcher.from_weights else None)
+        matcher = self.matcher
+        self.bounds = Bounds(matcher.values, lambda var: matcher.value(var) if var in matcher.from_weights else None)
         self.lengths: dict[tuple, ir.Expr] = {}
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
@@ -92,14 +93,15 @@ class _Fuser(MainRewriter):
             extents, scale = shape(args[-1]), term.x.scale * term.table.scale
             x, table = term.x.access, term.table.access
             positions.append(PositionScores(term.by, x, table, extents, term.x.depth, term.positions, scale))
-        lengths = None if skips else self._lengths(match)
-        if lengths is not None:
-            args.append(lengths)
+        lengths = None if skips else self._bound(match, lower=False)
+        begins = None if skips or not machines.skips_hidden_keys(self.unit) else self._bound(match, lower=True)
+        args += [one for one in (lengths, begins) if one is not None]
         spec = AttentionSpec(
             *match.lead, match.queries, match.keys, q.depth, v.depth,
             q=q.access, k=k.access, v=v.access, y=match.y,
             scale=match.scale * q.scale * k.scale, group=k.group, cap=match.cap, nan_is_zero=match.nan_is_zero,
-            masks=tuple(masks), causal=skips, has_lengths=lengths is not None, positions=tuple(positions),
+            masks=tuple(masks), causal=skips, has_lengths=lengths is not None, has_begins=begins is not None,
+            positions=tuple(positions),
         )  # fmt: skip
         out = relax.call_tir(self._kernel(spec), args, relax.TensorType(match.y.buffer, "float32"))
         return out if match.y.buffer == result else op.reshape(self.emit(out), result)
@@ -127,10 +129,12 @@ class _Fuser(MainRewriter):
             tensor = self.emit(op.astype(tensor, "float32"))
         return self.emit(self.permute(tensor, [0, 1, 3, 2]))
 
-    def _lengths(self, match: Match) -> ir.Expr | None:
-        """int64[batch]: how many keys some query may see, the masks hiding all others; None if that is not known to be less."""
+    def _bound(self, match: Match, lower: bool) -> ir.Expr | None:
+        """int64[batch]: how many keys some query may see, or the first one if `lower`, the masks hiding all others; None if
+        nothing bounds them.
+        """
         for mask in match.masks:
-            for end in self._ends(mask):
+            for end in self._bounds(mask, lower):
                 if end.fill == -np.inf or (end.fill <= _HIDDEN and self._hides_alone(mask, match)):
                     key = (mask, end, match.lead[0])
                     if key not in self.lengths:
@@ -138,25 +142,26 @@ class _Fuser(MainRewriter):
                     return self.lengths[key]
         return None
 
-    def _ends(self, mask: Mask) -> list[End]:
+    def _bounds(self, mask: Mask, lower: bool) -> list[Bound]:
         if mask.kind == "add":
-            return [end for tensor, _ in mask.tensors for end in self.ends.of_added(tensor)]
-        end = self.ends.of_condition(mask.tensors[0][0], mask.hides) if mask.kind == "where" else None
+            return [end for tensor, _ in mask.tensors for end in self.bounds.of_added(tensor, lower)]
+        end = self.bounds.of_condition(mask.tensors[0][0], mask.hides, lower) if mask.kind == "where" else None
         return [replace(end, fill=mask.fill)] if end is not None else []
 
     def _hides_alone(self, mask: Mask, match: Match) -> bool:
         """Whether no other mask hides anything, which may be all that this one leaves."""
         return all(other is mask or self._is_small(other) for other in match.masks)
 
-    def _length(self, mask: Mask, end: End, match: Match) -> ir.Expr:
+    def _length(self, mask: Mask, end: Bound, match: Match) -> ir.Expr:
         number = written(end, self.substitute(end.number), self.emit)
         batch = mask.tensors[0][1][0]
-        number = self.emit(op.max(self.emit(op.reshape(number, (batch, math.prod(shape(number)) // batch))), [1]))
+        numbers = self.emit(op.reshape(number, (batch, math.prod(shape(number)) // batch)))
+        number = self.emit((op.min if end.lower else op.max)(numbers, [1]))
         if end.fill != -np.inf:
             # Of a query that sees nothing all scores are alike, and so all keys count.
             most = self.emit(op.max(self._mask(mask), [2]))
             seen = op.greater(self.emit(op.min(most)), relax.const(-_SMALL if mask.kind == "add" else 0.5, "float32"))
-            number = self.emit(op.where(self.emit(seen), number, relax.const(match.keys, "int64")))
+            number = self.emit(op.where(self.emit(seen), number, relax.const(0 if end.lower else match.keys, "int64")))
         return self.emit(op.broadcast_to(number, (match.lead[0],))) if batch < match.lead[0] else number
 
     def _index(self, term: Positions) -> ir.Expr:

@@ -100,6 +100,11 @@ def adds_positions(unit: Machine) -> bool:
     return not isinstance(unit, Gpu)
 
 
+def skips_hidden_keys(unit: Machine) -> bool:
+    """Whether kernels of attention read keys from a number on that is known at run time only."""
+    return not isinstance(unit, Gpu)
+
+
 def scheduled(func: tirx.PrimFunc, target, architecture: Architecture | None) -> generic.Scheduled:
     """A function that no family takes, as a kernel for the CPU of a target, or for its GPU."""
     return fallback.schedule(func, architecture) if architecture else generic.schedule(func, target)

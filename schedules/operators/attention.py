@@ -16,9 +16,9 @@ Scores by position are added up in Pᵀ before step 2 (`position_scores.py`). Th
 with the table, which all blocks read: heads follow one another then, and blocks of one head run in parallel.
 
 Where the mask is causal, keys after the block's last query are left out. Where the number of valid keys of a batch is known only
-at run time, keys after these are left out as well: the time goes with the valid keys. The last block overlaps the
-previous one; a single block of too few queries repeats the last one. Blocks run in parallel in `slots`, each with scratch of
-its own.
+at run time, keys after these are left out as well, and keys before a window: the time goes with those that are left. The last
+block overlaps the previous one; a single block of too few queries repeats the last one. Blocks run in parallel in `slots`, each
+with scratch of its own.
 
 Scores of a whole block are kept, as in Rabe & Staats, "Self-attention does not need O(n²) memory" (2021), section 2,
 with one chunk of keys: scratch grows with the keys, not with their square.
@@ -63,8 +63,8 @@ def blocks_of(spec: AttentionSpec, unit: VectorUnit) -> list[Blocks]:
 
 def work(spec: AttentionSpec) -> float:
     """Operations at the speed of a convolution."""
-    scores = spec.batch * spec.heads * spec.queries * spec.keys
-    return spec.flops + (_SOFTMAX_FLOPS + _GATHER_FLOPS * len(spec.positions)) * scores
+    scores = spec.batch * spec.heads * spec.queries * spec.mean_keys
+    return spec.flops * (spec.mean_keys / spec.keys) + (_SOFTMAX_FLOPS + _GATHER_FLOPS * len(spec.positions)) * scores
 
 
 def slots(spec: AttentionSpec, unit: VectorUnit) -> int:
@@ -85,7 +85,7 @@ def scratch(spec: AttentionSpec, unit: VectorUnit) -> tuple[tuple[int, int], ...
 
 
 def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
-    """A PrimFunc (q, k, v, masks…, [x, table, index]…, [lengths,] y, scratch…), buffers as the accesses and `scratch` say."""
+    """A PrimFunc (q, k, v, masks…, [x, table, index]…, [lengths,] [begins,] y, scratch…), as the spec and `scratch` say."""
     (count, each), *common = scratch(spec, unit)
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
@@ -96,6 +96,8 @@ def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
         wanted.update(spec.position_parameters)
         if spec.has_lengths:
             wanted["lengths"] = ((spec.batch,), "int64")
+        if spec.has_begins:
+            wanted["begins"] = ((spec.batch,), "int64")
         wanted.update(y=(spec.y.buffer, "float32"), work=((count, each), "float32"))
         if common:
             wanted["common"] = (common[0], "float32")
@@ -142,6 +144,9 @@ class _Block(QueryBlock):
         if self.lengths is not None:
             length = tirx.min(self.lengths[self.batch], tirx.const(spec.keys, "int64"))
             self.valid = T.bind(tirx.Cast("int32", tirx.max(length, tirx.const(0, "int64"))))
+        if self.begins is not None:
+            last = tirx.Cast("int64", self.valid) - 1
+            self.begin = T.bind(tirx.Cast("int32", tirx.max(tirx.min(self.begins[self.batch], last), tirx.const(0, "int64"))))
         start = blocks.start + number * self.lanes
         self.start = T.bind(tirx.max(tirx.min(start, spec.queries - self.lanes), 0))
         for term in range(len(spec.positions)):
@@ -164,7 +169,8 @@ class _Block(QueryBlock):
         for start, size, count in runs(split_evenly(spec.keys, rows)):
             if spec.causal or spec.has_lengths:
                 count = tirx.max(tirx.min((self._seen() - start + (size - 1)) // size, count), 0)
-            with T.serial(count) as i:
+            skipped = tirx.max(tirx.min((self.begin - start) // size, count), 0) if spec.has_begins else 0
+            with T.serial(skipped, count) as i:
                 self._tile(acc, start + i * size, size, largest)
             taken = taken + count * size
         if spec.has_lengths:  # the last tile may have keys that are not valid, of which there is nothing to be read
@@ -221,7 +227,7 @@ class _Block(QueryBlock):
         """Exponentials of the scores in their place; returns one over their sum, for every query."""
         sums = Accumulators(1, self.pieces)
         sums.fill(1, lambda _, lanes: zero(lanes))
-        with T.serial(keys) as key:
+        with T.serial(self.begin, keys) as key:
             scale = self.scale("v", self.at(self.spec.v, key, self.spec.group))
             for start, lanes in self.pieces:
                 place = [vector(self.scores + key * self.lanes + start, lanes)]
@@ -244,7 +250,7 @@ class _Block(QueryBlock):
         for lane_ in range(self.lanes):
             T.buffer_store(total, total[0] + inverse[lane_], [0])
         with T.If(tirx.Not(vector_math.is_number(total[0]))), T.Then():
-            with T.serial(keys) as key:
+            with T.serial(self.begin, keys) as key:
                 for start, lanes in self.pieces:
                     place = vector(self.scores + key * self.lanes + start, lanes)
                     known = vector_math.is_number(inverse[vector(start, lanes)])
@@ -267,7 +273,7 @@ class _Block(QueryBlock):
         spec = self.spec
         value = self.at(spec.v, 0, spec.group) + column
         acc.fill(size, lambda _, lanes: zero(lanes))
-        with T.serial(keys) as key:
+        with T.serial(self.begin, keys) as key:
             acc.accumulate(
                 list(range(size)),
                 lambda row, _, lanes: spread(self.work[self.scores + key * self.lanes + first + row], lanes),

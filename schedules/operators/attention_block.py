@@ -39,9 +39,10 @@ class QueryBlock:
         self, spec: AttentionSpec, unit: VectorUnit, blocks: Blocks, buffers: dict[str, tirx.Buffer], work_at
     ) -> None:
         self.spec, self.unit, self.blocks, self.buffers = spec, unit, blocks, buffers
-        self.q, self.k, self.v, self.lengths = (buffers.get(name) for name in ("q", "k", "v", "lengths"))
+        self.q, self.k, self.v, self.lengths, self.begins = (buffers.get(n) for n in ("q", "k", "v", "lengths", "begins"))
         self.masks = [buffers[name] for name in spec.mask_parameters]
         self.valid: ir.Expr | int = spec.keys
+        self.begin: ir.Expr | int = 0  # the first key that is read
         self.y, self.work, self.transposed = buffers["y"], buffers["work"], work_at
         self.lanes = blocks.vectors * unit.width
         self.scores = work_at + transposed_rows(spec) * self.lanes

@@ -133,12 +133,16 @@ class AttentionSpec:
     causal: bool = False
     # int64[batch] says how many keys are valid. Without masks, a query that sees none of them gets 0; masks hide all others.
     has_lengths: bool = False
+    # int64[batch] says which key is the first that is read, the masks hiding those before.
+    has_begins: bool = False
     group: int = 1  # heads of queries that have one head of keys and values in common
     cap: float | None = None  # scores are cap · tanh(scale · Q Kᵀ), before masking
     nan_is_zero: bool = False  # of a query whose probabilities are NaN, as where all scores are -inf, probabilities are 0
     positions: tuple[PositionScores, ...] = ()  # added where the masks say "positions"
 
     def __post_init__(self) -> None:
+        if self.has_begins and (self.causal or not self.masks):
+            raise ValueError("masks hide the keys before the first one")
         if self.has_lengths and self.masks and self.causal:
             raise ValueError("a causal mask of valid keys is the only one")
         if self.heads % self.group:
@@ -164,6 +168,15 @@ class AttentionSpec:
         return 2 * self.batch * self.heads * rows
 
     @property
+    def mean_keys(self) -> float:
+        """Keys that a query takes, with those that masks hide at places: as many keys as are valid while a cache fills, half of
+        all; and those before it with a causal mask.
+        """
+        if self.has_lengths:
+            return (self.keys + min(self.queries, self.keys)) / 2
+        return self.keys - (self.queries - 1) / 2 if self.causal else self.keys
+
+    @property
     def follows_queries(self) -> bool:
         """Whether row i of the result, as it lies in memory, is that of row i of the queries' tensor."""
         ends = ((self.q, self.depth), (self.y, self.value_depth))
@@ -174,7 +187,7 @@ class AttentionSpec:
         kinds = [mask.kind for mask in self.masks] + ["causal"] * self.causal
         masks = f" {' and '.join(kinds)} mask{'s' * (len(kinds) > 1)}" if kinds else ""
         stored = "" if self.k.dtype == self.v.dtype == "float32" else f", keys {self.k.dtype}, values {self.v.dtype}"
-        return f"{sizes}{masks}{' of valid keys' if self.has_lengths else ''}{stored}"
+        return f"{sizes}{masks}{' of valid keys' if self.has_lengths else ''}{' in a window' if self.has_begins else ''}{stored}"
 
     def encode(self) -> str:
         """As text, for an attribute of a kernel."""

@@ -59,6 +59,13 @@ def windowed(emit, scores, places, n, fill=INFINITE):
     return hidden(emit, scores, emit(op.logical_and(emit(op.greater(places, first)), emit(op.less_equal(places, n)))), fill)
 
 
+def added_window(emit, scores, places, n, fill=LOWEST):
+    first = emit(op.subtract(n, relax.const(4, "int64")))
+    inside = emit(op.logical_and(emit(op.greater(places, first)), emit(op.less_equal(places, n))))
+    seen = emit(op.where(inside, relax.const(0.0, "float32"), relax.const(fill, "float32")))
+    return emit(op.add(scores, seen))
+
+
 def soft(emit, scores, places, n):
     return before(emit, scores, places, n, -5.0)
 
@@ -86,6 +93,9 @@ CASES = {
     "negated": (negated, ROWS[None], lambda n: n > PLACES, INFINITE),
     "added": (added, ROWS[0], lambda n: n >= PLACES, LOWEST),
     "windowed": (windowed, ONE, lambda n: (n >= PLACES) & (n - 4 < PLACES), INFINITE),
+    "rows of windows": (windowed, 20 + ROWS[None], lambda n: (n >= PLACES) & (n - 4 < PLACES), INFINITE),
+    "after": (after, ROWS[None], lambda n: n < PLACES, INFINITE),
+    "added window": (added_window, 20 + ROWS[0], lambda n: (n >= PLACES) & (n - 4 < PLACES), LOWEST),
     "one number": (before, np.int64(7), lambda n: n > PLACES, INFINITE),
 }
 
@@ -94,23 +104,26 @@ CASES = {
 def test_keys_beyond_the_number_are_not_read(name):
     mask, n, visible, fill = CASES[name]
     mod = fuse(network(mask, n.shape), PLACES)
-    assert "of valid keys" in description(mod)
+    assert ("of valid keys" in description(mod)) == (name != "after")
+    assert ("in a window" in description(mod)) == ("window" in name or name == "after")
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((BATCH, HEADS, rows, DEPTH)).astype("f4") for rows in (QUERIES, KEYS, KEYS))
     wanted = expected(q, k, v, visible(n), fill)
     for batch, seen in enumerate(np.broadcast_to(visible(n), (BATCH, 1, QUERIES, KEYS)).any((1, 2))):
-        end = PLACES[seen].max() + 1
-        k[batch, :, end:], v[batch, :, end:] = np.nan, np.nan
+        begin, end = PLACES[seen].min(), PLACES[seen].max() + 1
+        for one in (k, v):
+            one[batch, :, :begin], one[batch, :, end:] = np.nan, np.nan
     np.testing.assert_allclose(run(mod, q, k, v, n, PLACES), wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("mask", "fill"), [(exchanged, LOWEST), (added, LOWEST)])
+@pytest.mark.parametrize(("mask", "fill"), [(exchanged, LOWEST), (added, LOWEST), (added_window, LOWEST)])
 def test_a_query_that_sees_nothing_has_equal_parts_of_all_keys(mask, fill):
     rng, n = np.random.default_rng(1), np.int64([[3], [-1], [5]])
     q, k, v = (rng.standard_normal((BATCH, HEADS, rows, DEPTH)).astype("f4") for rows in (QUERIES, KEYS, KEYS))
     mod = fuse(network(mask, n.shape), PLACES)
     assert "of valid keys" in description(mod)
-    np.testing.assert_allclose(run(mod, q, k, v, n, PLACES), expected(q, k, v, n >= PLACES, fill), rtol=1e-5, atol=1e-5)
+    visible = (n >= PLACES) & ((n - 4 < PLACES) | (mask is not added_window))
+    np.testing.assert_allclose(run(mod, q, k, v, n, PLACES), expected(q, k, v, visible, fill), rtol=1e-5, atol=1e-5)
 
 
 def test_a_query_that_sees_nothing_of_what_is_infinitely_far_is_no_number():
@@ -121,9 +134,8 @@ def test_a_query_that_sees_nothing_of_what_is_infinitely_far_is_no_number():
     assert np.isnan(found[:, :, 1]).all()
 
 
-@pytest.mark.parametrize("mask", [soft, after])
-def test_masks_that_leave_later_keys_to_be_seen_bound_nothing(mask):
-    assert "of valid keys" not in description(fuse(network(mask, ()), PLACES))
+def test_a_mask_that_hides_softly_bounds_nothing():
+    assert "of valid keys" not in description(fuse(network(soft, ()), PLACES))
 
 
 def test_places_that_do_not_count_bound_nothing():
