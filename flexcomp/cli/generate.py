@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from flexcomp.cli.command import HelpAll
 from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error
 from flexcomp.cli.names import BUDGETS, completed
 from flexcomp.errors import InputError
+
+if TYPE_CHECKING:
+    from flexcomp.generation import Grammar
 
 
 def generate(
@@ -47,6 +51,12 @@ def generate(
         ),
     ] = None,
     stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Text before which the reply ends.")] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Replies are JSON that this schema describes.")
+    ] = None,
+    grammar: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Replies are texts of this grammar, in the language of Lark.")
+    ] = None,
     temperature: Annotated[float, typer.Option(rich_help_panel="Sampling", help="0: the most likely token.")] = 0.0,
     top_k: Annotated[int, typer.Option(rich_help_panel="Sampling", help="Of so many likeliest tokens; 0: of all.")] = 0,
     top_p: Annotated[float, typer.Option(rich_help_panel="Sampling", help="Of the fewest that hold so much probability.")] = 1.0,
@@ -56,6 +66,9 @@ def generate(
     ] = 1.0,
     presence_penalty: Annotated[
         float, typer.Option(rich_help_panel="Sampling", help="Is subtracted from the logits of tokens that were there.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(rich_help_panel="Sampling", help="Is subtracted as often as a token was there.")
     ] = 0.0,
     seed: Annotated[int | None, typer.Option(rich_help_panel="Sampling", min=0, help="The same one gives the same text.")] = None,
     help_all: HelpAll = False,
@@ -69,6 +82,8 @@ def generate(
             raise InputError("there is nothing to reply to: give --prompt, or --chat")
         if system is not None and not chat:
             raise InputError("--system is for a --chat")
+        if json_schema is not None and grammar is not None:
+            raise InputError("--json-schema and --grammar exclude each other")
         from flexcomp.generation import Sampling, Text
         from flexcomp.runtime import load
 
@@ -76,7 +91,10 @@ def generate(
             "max_tokens": max_tokens,
             "stop": stop or [],
             "slide": slide,
-            "sampling": Sampling(temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, seed),
+            "sampling": Sampling(
+                temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, seed, frequency_penalty,
+                grammar=_grammar(json_schema, grammar),
+            ),
         }
         with load(library, budget, threads) as session:
             text = Text(session, tokenizer or library.resolve().parent, speculate=speculate)
@@ -84,3 +102,23 @@ def generate(
                 converse(lambda messages: text.chat(messages, **options), session, system, prompt)
             else:
                 say(text.reply(prompt, **options), session)
+
+
+def _grammar(json_schema: Path | None, grammar: Path | None) -> Grammar | None:
+    from flexcomp.generation import Grammar
+
+    if (path := json_schema or grammar) is None:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+    if json_schema is None:
+        return Grammar.lark(text)
+    try:
+        schema = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is no JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise InputError(f"{path} is no JSON object, as a schema is")
+    return Grammar.json_schema(schema)

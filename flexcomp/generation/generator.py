@@ -12,7 +12,8 @@ import numpy as np
 from flexcomp.arguments import checked_number
 from flexcomp.errors import InputError
 from flexcomp.generation.decoder import Decoder
-from flexcomp.generation.sampling import Sampler, Sampling
+from flexcomp.generation.grammar import Constraint
+from flexcomp.generation.sampling import Chance, Sampler, Sampling
 from flexcomp.generation.speculation import Speculation
 from flexcomp.runtime import Session
 
@@ -22,18 +23,21 @@ class Reply(Iterator[int]):
 
     def __init__(
         self, decoder: Decoder, prompt: Sequence[int], most: int, stop: frozenset[int], sampling: Sampling,
-        speculate: bool | None, slide: bool = False,
+        speculate: bool | None, slide: bool = False, constraint: Constraint | None = None,
     ) -> None:  # fmt: skip
         self.prompt_tokens = len(prompt)
         self.reused_tokens = 0  # of the prompt, that the caches held already
         self.tokens: list[int] = []
-        self.finish = ""  # "stop": a token of `stop`; "length": as many as were asked for; "capacity": the caches are full
+        self.chances: list[Chance] = []  # of the tokens, where `Sampling.logprobs` asks for them
+        # "stop": a token of `stop`, or a whole text of the grammar; "length": as many as were asked for; "capacity": the caches
+        # are full
+        self.finish = ""
         self.passes = 0  # inferences
         self.first_token_s = self.seconds = 0.0  # from the first request to the first token, and to the last
         self.most_places = min(decoder.capacity, len(prompt) + most)  # of caches
         self._decoder, self._sequence, self._most, self._stop = decoder, list(prompt), most, stop
         self._context, self._slides = list(prompt), slide  # the tokens that the next one depends on
-        self._sampler, self._begin, self._given = Sampler(sampling), 0.0, 0
+        self._sampler, self._begin, self._given = Sampler(sampling, constraint), 0.0, 0
         self.speculation = Speculation(decoder, speculate)
 
     def __next__(self) -> int:
@@ -63,7 +67,7 @@ class Reply(Iterator[int]):
         right = 0
         for row, draft in zip_longest(rows, drafts):
             token = self._sampler.draw(row, self._sequence)  # as it would be drawn without a draft: no distribution changes
-            self._take(token)
+            self._take(token, row)
             if token != draft:
                 break
             right += 1
@@ -74,14 +78,19 @@ class Reply(Iterator[int]):
         self.seconds = time.perf_counter() - self._begin
         self.first_token_s = self.first_token_s or self.seconds
 
-    def _take(self, token: int) -> None:
+    def _take(self, token: int, row: np.ndarray) -> None:
         if token in self._stop:
             self.finish = "stop"
             return
+        is_complete = self._sampler.completes(token)
         self.tokens.append(token)
         self._sequence.append(token)
         self._context.append(token)
-        if len(self.tokens) == self._most:
+        if (chance := self._sampler.chance(row, token)) is not None:
+            self.chances.append(chance)
+        if is_complete:
+            self.finish = "stop"
+        elif len(self.tokens) == self._most:
             self.finish = "length"
         elif len(self._context) > self._decoder.capacity and not self._slides:
             self.finish = "capacity"
@@ -93,7 +102,7 @@ class Reply(Iterator[int]):
 
     def cut(self, count: int) -> None:
         """End after the first `count` tokens: a text of stop was among them."""
-        del self.tokens[count:]
+        del self.tokens[count:], self.chances[count:]
         self.finish = "stop"
 
 
@@ -115,12 +124,13 @@ class Generator:
 
     def reply(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, stop: Collection[int] = (),
-        sampling: Sampling | None = None, slide: bool = False,
+        sampling: Sampling | None = None, slide: bool = False, constraint: Constraint | None = None,
     ) -> Reply:  # fmt: skip
         """An iterator over the tokens that follow `prompt`: up to `max_tokens`, to a token of `stop`, or until caches are full.
 
-        With `slide`, full caches forget the older half of the text but its first token, and the rest is computed again. Raises
-        InputError for a prompt without tokens, or, without `slide`, of more than the caches have places for.
+        With `slide`, full caches forget the older half of the text but its first token, and the rest is computed again.
+        `constraint` follows the grammar of `sampling` (`Grammars.begin`); a `Text` makes it. Raises InputError for a prompt
+        without tokens, or, without `slide`, of more than the caches have places for.
         """
         decoder, prompt = self.decoder, self._checked(prompt, "a prompt's tokens")
         if not prompt:
@@ -132,7 +142,10 @@ class Generator:
         ends = frozenset(self._checked(stop, "tokens of stop"))
         endless = sys.maxsize if slide else decoder.capacity + 1
         most = endless if max_tokens is None else checked_number(max_tokens, "max_tokens", least=1)
-        return Reply(decoder, prompt, most, ends, sampling or Sampling(), self.speculate, slide)
+        sampling = sampling or Sampling()
+        if (sampling.grammar is None) != (constraint is None):
+            raise InputError("a grammar is of texts: give it to the reply of a Text, which has a tokenizer")
+        return Reply(decoder, prompt, most, ends, sampling, self.speculate, slide, constraint)
 
     def _checked(self, tokens: Iterable[int], what: str) -> list[int]:
         """Raises InputError for anything but tokens of the decoder."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from flexcomp.errors import ExecutionError, InputError
+from flexcomp.generation.grammar import Constraint, Grammar
+
+_LEAST_LOGPROB = -9999.0  # of a token that is impossible: JSON has no infinity
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,10 @@ class Sampling:
     `min_p`: tokens with less than this part of the most likely token's probability are dropped.
     `repetition_penalty`: divides positive logits of earlier tokens, and multiplies negative ones (CTRL, section 4.1).
     `presence_penalty`: is subtracted from the logits of earlier tokens.
+    `frequency_penalty`: the same, as often as they were there.
     `seed`: equal seeds give equal draws.
+    `grammar`: only tokens with which the reply can be a text of the grammar remain; needs a `Text`.
+    `logprobs`: the number of likeliest tokens to note at each place of the reply, with the one that was taken; None: nothing.
     """
 
     temperature: float = 0.0
@@ -32,16 +39,20 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     seed: int | None = None
+    frequency_penalty: float = 0.0
+    grammar: Grammar | None = None
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         bounds = {
             "temperature": (0.0, math.inf), "top_k": (0, math.inf), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0),
-            "repetition_penalty": (0.0, math.inf), "presence_penalty": (-math.inf, math.inf), "seed": (0, math.inf),
+            "repetition_penalty": (0.0, math.inf), "presence_penalty": (-math.inf, math.inf),
+            "frequency_penalty": (-math.inf, math.inf), "seed": (0, math.inf), "logprobs": (0, math.inf),
         }  # fmt: skip
-        whole = ("top_k", "seed")
+        whole = ("top_k", "seed", "logprobs")
         for name, (least, most) in bounds.items():
             value = getattr(self, name)
-            if name == "seed" and value is None:
+            if name in ("seed", "logprobs") and value is None:
                 continue
             kinds = (int, np.integer) if name in whole else (int, float, np.integer, np.floating)
             if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most or not math.isfinite(value):
@@ -51,19 +62,44 @@ class Sampling:
             raise InputError("top_p and repetition_penalty must be above 0: 1 has no effect")
 
 
+class Chance(NamedTuple):
+    """Logarithms of probabilities that the decoder gave: of the token that was taken, and of the likeliest at its place."""
+
+    logprob: float
+    likeliest: tuple[tuple[int, float], ...]
+
+
 class Sampler:
     """Draws of one reply."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
+        """`constraint` follows the grammar of `sampling`."""
         self.sampling = sampling
+        self._constraint = constraint
         self._random = np.random.default_rng(sampling.seed)
 
     def draw(self, logits: np.ndarray, earlier: Sequence[int]) -> int:
         """The next token, by logits [vocabulary]; `earlier` are the tokens before it. Raises ExecutionError."""
         if np.isnan(logits).any() or np.isposinf(logits).any():
             raise ExecutionError("the decoder's logits are no numbers: look at its weights, and at narrower types among them")
+        if self._constraint is not None:
+            logits = np.where(self._constraint.allowed(), logits, -np.inf)
         tokens, parts = self.distribution(logits, earlier)
         return int(tokens[0] if len(tokens) == 1 else self._random.choice(tokens, p=parts))
+
+    def chance(self, logits: np.ndarray, token: int) -> Chance | None:
+        """Of a token by logits [vocabulary], if that is to be noted: before penalties and filters."""
+        if (count := self.sampling.logprobs) is None:
+            return None
+        scores = logits.astype(np.float64)
+        scores -= scores.max()
+        scores = np.maximum(scores - np.log(np.exp(scores).sum()), _LEAST_LOGPROB)
+        likeliest = np.argsort(-scores, kind="stable")[:count] if count else []
+        return Chance(float(scores[token]), tuple((int(one), float(scores[one])) for one in likeliest))
+
+    def completes(self, token: int) -> bool:
+        """Note a token that was drawn; whether it completes a text of the grammar after which nothing may come."""
+        return self._constraint is not None and self._constraint.take(token)
 
     def distribution(self, logits: np.ndarray, earlier: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """The tokens that remain, the most likely first, and their probabilities."""
@@ -84,13 +120,13 @@ class Sampler:
 
     def _penalised(self, scores: np.ndarray, earlier: Sequence[int]) -> np.ndarray:
         asked = self.sampling
-        if asked.repetition_penalty == 1 and not asked.presence_penalty:
+        if asked.repetition_penalty == 1 and not asked.presence_penalty and not asked.frequency_penalty:
             return scores
-        seen = np.unique(np.asarray(earlier, np.int64))
+        seen, counts = np.unique(np.asarray(earlier, np.int64), return_counts=True)
         if asked.repetition_penalty != 1:
             factor = asked.repetition_penalty
             scores[seen] = np.where(scores[seen] > 0, scores[seen] / factor, scores[seen] * factor)
-        scores[seen] -= asked.presence_penalty
+        scores[seen] -= asked.presence_penalty + asked.frequency_penalty * counts
         return scores
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from flexcomp.errors import InputError
 from flexcomp.generation.generator import Generator, Reply
+from flexcomp.generation.grammar import Grammars
 from flexcomp.generation.sampling import Sampling
 from flexcomp.generation.tokenizer import FolderTokenizer
 from flexcomp.runtime import Session
@@ -21,7 +22,9 @@ class Text:
         """Raises InputError for a folder without a tokenizer, or with one of more tokens than the decoder knows."""
         self.generator = Generator(session, saved_nbytes, speculate)
         self.tokenizer = FolderTokenizer(folder)
-        self.tokenizer.require_within(self.generator.decoder.vocabulary)
+        vocabulary = self.generator.decoder.vocabulary
+        self.tokenizer.require_within(vocabulary)
+        self.grammars = Grammars(self.tokenizer.tokenizer, self.tokenizer.ends, vocabulary)
 
     def reply(
         self, prompt: str, max_tokens: int | None = None, *, stop: Collection[str] = (), sampling: Sampling | None = None,
@@ -45,7 +48,9 @@ class Text:
         """As `reply`, to a prompt of tokens."""
         if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
             raise InputError("stop is a collection of texts, none of them empty")
-        reply = self.generator.reply(tokens, max_tokens, stop=self.tokenizer.ends, sampling=sampling, slide=slide)
+        constraint = None if sampling is None or sampling.grammar is None else self.grammars.begin(sampling.grammar)
+        options = {"sampling": sampling, "slide": slide, "constraint": constraint}
+        reply = self.generator.reply(tokens, max_tokens, stop=self.tokenizer.ends, **options)
         return TextReply(reply, self.tokenizer, tuple(stop))
 
 

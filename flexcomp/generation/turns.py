@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flexcomp.errors import CancelledError, FlexcompError, RefusedError
-from flexcomp.generation.sampling import Sampling
 from flexcomp.generation.text import Text, TextReply
 
 _AGAIN_MS = 1e3
@@ -44,11 +43,9 @@ class Turns:
         self._thread = threading.Thread(target=self._work, name="flexcomp-turns", daemon=True)
         self._thread.start()
 
-    def begin(
-        self, tokens: Sequence[int], max_tokens: int | None, stop: Collection[str], sampling: Sampling, say: Say
-    ) -> Turn:
-        """A reply to a prompt of tokens. Raises RefusedError where too many wait, InputError as `Text.reply` does."""
-        turn = Turn(self.text.reply_to_tokens(tokens, max_tokens, stop=stop, sampling=sampling), say)
+    def begin(self, reply: TextReply, say: Say) -> Turn:
+        """Have a reply of `text` computed. Raises RefusedError where too many wait."""
+        turn = Turn(reply, say)
         with self._changed:
             waiting = len(self._turns) - len(self._taking_turns())
             if waiting >= self._most_waiting:

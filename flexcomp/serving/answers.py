@@ -22,10 +22,12 @@ class Refusal(Exception):
     """A request that gets an error for its answer, with the status and headers that go with it."""
 
     def __init__(
-        self, status: int, message: str, *, retry_after_ms: float | None = None, headers: Mapping[str, str] | None = None
-    ) -> None:
+        self, status: int, message: str, *, retry_after_ms: float | None = None, headers: Mapping[str, str] | None = None,
+        field: str | None = None,
+    ) -> None:  # fmt: skip
+        """`field`: of the request, that is wrong."""
         super().__init__(message)
-        self.status = status
+        self.status, self.field = status, field
         self.headers = dict(headers or {})
         if retry_after_ms is not None:
             self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_ms / 1e3)))  # whole seconds, says HTTP
@@ -63,7 +65,7 @@ def error_object(refusal: Refusal, is_openai: bool) -> dict[str, Any]:
     if not is_openai:
         return {"error": str(refusal)}
     kind = "invalid_request_error" if refusal.status < BUSY else "rate_limit_error" if refusal.status == BUSY else "server_error"
-    return {"error": {"message": str(refusal), "type": kind, "param": None, "code": None}}
+    return {"error": {"message": str(refusal), "type": kind, "param": refusal.field, "code": None}}
 
 
 async def send_json(send: Send, body: bytes) -> None:

@@ -92,7 +92,8 @@ def _failed(service: Service, path: str, error: Exception) -> Response:
     refusal = refusal_of(error) or Refusal(FAULT, "the server failed; its log says why")
     if refusal.status == FAULT:
         service.log.warning("failed", path=path[:200], error=str(error))
-    return error_answer(Refusal(refusal.status, service.models.without_folders(str(refusal)), headers=refusal.headers), path)
+    words = service.models.without_folders(str(refusal))
+    return error_answer(Refusal(refusal.status, words, headers=refusal.headers, field=refusal.field), path)
 
 
 def _errors(app: FastAPI, service: Service) -> None:

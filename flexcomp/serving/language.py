@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from flexcomp.errors import BudgetError
-from flexcomp.generation import Text, Turns
+from flexcomp.generation import Text, TokenBytes, Turns
 from flexcomp.generation.tokenizer import TOKENIZER
 from flexcomp.runtime import Budget, Pool, Session, ladder_of, least_bytes, load, pool_bytes, ports_of, read_summary
 from flexcomp.runtime.watch import Source, Watch
 from flexcomp.units import Units, enough, human_bytes
 
+from .limits import Room, Share
 from .protocol import carried_nbytes
 
 _CONVERSATIONS = 8  # whose caches a decoder may save besides its own
@@ -96,8 +97,16 @@ class LanguageModel:
         except BaseException:
             self.session.close()
             raise
+        self.token_bytes = TokenBytes(self.text.tokenizer.tokenizer)
         capacity = self.text.generator.decoder.capacity
         self.most_nbytes = (1 << 16) + 32 * capacity  # of the body of a request
+        self._tables: Share | None = None  # of grammars
+
+    def hold_tables(self, room: Room) -> None:
+        """Have the room hold the tables for grammars, from the first grammar on. Raises Refusal."""
+        tables = self._tables or Share(room)
+        tables.hold(self.text.grammars.nbytes, "the tables of all tokens that grammars need, before the first of them,")
+        self._tables = tables
 
     def set_budget(self, nbytes: int) -> None:
         """Hold so many bytes at most when this returns."""

@@ -13,14 +13,15 @@ from fastapi import FastAPI, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from flexcomp.generation import TextReply, Turn
+from flexcomp.generation import GRAMMAR_NBYTES, TextReply, Turn
 
 from .account import Account, accounted
 from .answers import UNKNOWN, Refusal, answer, error_object, refusal_of, send_json
 from .embeddings import Embeddings
 from .language import LanguageModel
-from .limits import until_gone
+from .limits import Share, until_gone
 from .openai_answer import Answer, error_event
+from .openai_logprobs import ENTRY_NBYTES, Logprobs
 from .openai_request import Asked, read_chat, read_completion
 from .service import Service
 
@@ -61,23 +62,23 @@ class _Said:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._pieces: asyncio.Queue[tuple[str, Exception | None, bool]] = asyncio.Queue()  # of as many as there are tokens
+        self._pieces: asyncio.Queue[tuple[str, int, Exception | None, bool]] = asyncio.Queue()  # of as many as there are tokens
         self.is_sent = False  # whether the server has the whole answer
 
     def say(self, turn: Turn, piece: str, error: Exception | None) -> None:
         """Called in the thread."""
         with suppress(RuntimeError):  # the loop is closed: the server has ended
-            self._loop.call_soon_threadsafe(self._pieces.put_nowait, (piece, error, turn.reply.ended))
+            said = piece, len(turn.reply.reply.tokens), error, turn.reply.ended
+            self._loop.call_soon_threadsafe(self._pieces.put_nowait, said)
 
-    async def pieces(self) -> AsyncIterator[str]:
-        """All, to the end of the reply. Raises its error."""
+    async def pieces(self) -> AsyncIterator[tuple[str, int]]:
+        """All, to the end of the reply, each with the number of tokens so far. Raises the reply's error."""
         ended = False
         while not ended:
-            piece, error, ended = await self._pieces.get()
+            piece, count, error, ended = await self._pieces.get()
             if error is not None:
                 raise error
-            if piece:
-                yield piece
+            yield piece, count
 
 
 class Completions:
@@ -91,14 +92,14 @@ class Completions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with accounted(self._service, scope) as account:
-            asked, model, tokens = await self._asked(scope, receive, account)
+            asked, model, reply = await self._asked(scope, receive, account)
             self._service.require_open()
-            await self._answer(receive, account.noting(send), asked, model, tokens, account.facts)
+            await self._answer(receive, account.noting(send), asked, model, reply, account.facts)
 
     async def _asked(
         self, scope: Scope, receive: Receive, account: Account
-    ) -> tuple[Asked, LanguageModel, list[int]]:
-        """The request, its model, and the tokens of its prompt."""
+    ) -> tuple[Asked, LanguageModel, TextReply]:
+        """The request, its model, and its reply, of which nothing is computed yet."""
         service = self._service
         most = max((one.most_nbytes for one in service.languages.values()), default=1 << 16)
         body = await account.read_json(scope, receive, most)
@@ -107,18 +108,27 @@ class Completions:
             model = _language(service, asked.model)
             account.facts["model"] = account.model = asked.model
             tokens = await service.in_thread(partial(_tokens, model, asked))
+            self._hold(account.share, model, asked, len(tokens))
+            begun = partial(model.text.reply_to_tokens, tokens, asked.max_tokens, stop=asked.stop, sampling=asked.sampling)
+            return asked, model, await service.in_thread(begun)
+
+    def _hold(self, share: Share, model: LanguageModel, asked: Asked, tokens: int) -> None:
+        """Have the room hold all that a reply may take. Raises Refusal."""
         capacity = model.text.generator.decoder.capacity
-        places = min(capacity, len(tokens) + (asked.max_tokens or capacity))
-        share = account.share
-        share.hold(share.nbytes + _TOKEN_NBYTES * places, "a request with its reply")
-        return asked, model, tokens
+        more = 0 if asked.logprobs is None else (1 + asked.logprobs) * ENTRY_NBYTES
+        nbytes = share.nbytes + (_TOKEN_NBYTES + more) * min(capacity, tokens + (asked.max_tokens or capacity))
+        if asked.sampling.grammar is not None:
+            model.hold_tables(self._service.room)
+            nbytes += GRAMMAR_NBYTES
+        share.hold(nbytes, "a request with its reply")
 
     async def _answer(
-        self, receive: Receive, send: Send, asked: Asked, model: LanguageModel, tokens: list[int], facts: dict[str, Any]
+        self, receive: Receive, send: Send, asked: Asked, model: LanguageModel, begun: TextReply, facts: dict[str, Any]
     ) -> None:
         said = _Said()
-        turn = model.turns.begin(tokens, asked.max_tokens, asked.stop, asked.sampling, said.say)
-        answered = Answer(asked.model, asked.is_chat)
+        turn = model.turns.begin(begun, said.say)
+        logprobs = None if asked.logprobs is None else Logprobs(model.token_bytes, asked.is_chat)
+        answered = Answer(asked.model, asked.is_chat, logprobs)
         write = self._stream if asked.is_stream else self._whole
         writing = asyncio.ensure_future(write(send, asked, answered, said, turn.reply))
         gone = asyncio.ensure_future(until_gone(receive))
@@ -135,7 +145,7 @@ class Completions:
             facts |= {"id": answered.id, "prompt_tokens": reply.prompt_tokens, "tokens": len(reply.tokens)}
 
     async def _whole(self, send: Send, asked: Asked, answered: Answer, said: _Said, reply: TextReply) -> None:
-        text = "".join([piece async for piece in said.pieces()])
+        text = "".join([piece async for piece, _ in said.pieces()])
         body = answered.whole(text, reply.reply)
         said.is_sent = True
         await send_json(send, body)
@@ -159,8 +169,9 @@ class Completions:
                 raise ClientDisconnect from None
 
         try:
-            async for piece in said.pieces():
-                await write(answered.piece(piece))
+            async for piece, count in said.pieces():
+                if body := answered.piece(piece, reply.reply, count):
+                    await write(body)
         except ClientDisconnect:
             raise
         except Exception as error:

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tests.exporters.genai import VOCABULARY, Form, decoder
 
 END = "<end>"
-_LETTERS = "Ġabcdefghijklmnopqrstuvwxyz:,.ÃðŁĺĢ¤©¼¶ĊÄ±"  # as ByteLevel writes bytes
+_LETTERS = "Ġabcdefghijklmnopqrstuvwxyz:,.{}[]\"01ÃðŁĺĢ¤©¼¶ĊÄ±"  # as ByteLevel writes bytes
 _TEMPLATE = (
     "{% for one in messages %}{{ one.role }}:{{ one.content }}{{ eos_token }}{% endfor %}"
     "{{ 'a:' if add_generation_prompt }}"

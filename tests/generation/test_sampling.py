@@ -13,16 +13,19 @@ LOGITS = np.random.default_rng(3).normal(0, 2, 12).astype("float32")
 EARLIER = [2, 2, 7]
 OPTIONS = {
     "temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.4, "presence_penalty": 0.9,
+    "frequency_penalty": 0.6,
 }  # fmt: skip
 
 
-def reference(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, presence_penalty=0.0) -> dict[int, float]:
+def reference(
+    temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0
+) -> dict[int, float]:
     """Token by token, in plain Python."""
     scores = {}
     for token, score in enumerate(map(float, LOGITS)):
         if token in EARLIER:
             score = score / repetition_penalty if score > 0 else score * repetition_penalty
-            score -= presence_penalty
+            score -= presence_penalty + EARLIER.count(token) * frequency_penalty
         scores[token] = score / temperature
 
     def parts(tokens):

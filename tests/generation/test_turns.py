@@ -7,7 +7,7 @@ import pytest
 
 import flexcomp
 from flexcomp.errors import ExecutionError, RefusedError
-from flexcomp.generation import Sampling, Text, Turns
+from flexcomp.generation import Text, Turns
 from tests.exporters.genai import DEPTH, SHARED, VOCABULARY
 
 from .decoders import FORM
@@ -39,6 +39,10 @@ def text(library):
         yield made
 
 
+def begin(turns, prompt, count, caller):
+    return turns.begin(turns.text.reply_to_tokens(prompt, count), caller.say)
+
+
 @pytest.fixture(scope="module")
 def alone(library):
     with flexcomp.load(library, threads=1) as session:
@@ -50,7 +54,7 @@ def alone(library):
 def test_tokens_are_those_of_a_reply_alone(text, alone, places):
     turns, callers = Turns(text, places * PLACE_NBYTES, waiting=8), [Caller() for _ in PROMPTS]
     begun = [
-        turns.begin(prompt, COUNT, (), Sampling(), caller.say) for prompt, caller in zip(PROMPTS, callers, strict=True)
+        begin(turns, prompt, COUNT, caller) for prompt, caller in zip(PROMPTS, callers, strict=True)
     ]
     for limit in (30, 5, places):  # while they run
         turns.set_limit(limit * PLACE_NBYTES)
@@ -62,8 +66,8 @@ def test_tokens_are_those_of_a_reply_alone(text, alone, places):
 
 def test_a_short_prompt_does_not_wait_for_a_long_one(text):
     turns, long, short = Turns(text, 4096 * PLACE_NBYTES, waiting=8), Caller(), Caller()
-    slow = turns.begin([1] * 1500, 500, (), Sampling(), long.say)
-    quick = turns.begin([2], 3, (), Sampling(), short.say)
+    slow = begin(turns, [1] * 1500, 500, long)
+    quick = begin(turns, [2], 3, short)
     assert short.ended.wait(30) and not long.ended.is_set()
     assert quick.served < 12 and not slow.reply.reply.tokens
     turns.cancel(slow)
@@ -72,14 +76,14 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(text):
 
 def test_as_many_wait_as_may(text):
     turns, caller = Turns(text, 0, waiting=1), Caller()
-    begun = [turns.begin([1] * 1000, None, (), Sampling(), caller.say) for _ in range(2)]
+    begun = [begin(turns, [1] * 1000, None, caller) for _ in range(2)]
     with pytest.raises(RefusedError, match="1 requests wait"):
-        turns.begin([1], 1, (), Sampling(), caller.say)
+        begin(turns, [1], 1, caller)
     turns.cancel(begun[0])
     turns.cancel(begun[0])
     last = Caller()
     turns.cancel(begun[1])
-    turns.begin([1], 1, (), Sampling(), last.say)
+    begin(turns, [1], 1, last)
     assert last.ended.wait(30) and not caller.ended.is_set()
     turns.close()
 
@@ -96,8 +100,8 @@ def test_an_error_is_of_one_reply(text, monkeypatch):
         return draw(self, logits, earlier)
 
     monkeypatch.setattr(Sampler, "draw", failing)
-    turns.begin([7, 1], 5, (), Sampling(), bad.say)
-    turns.begin([6, 1], 5, (), Sampling(), good.say)
+    begin(turns, [7, 1], 5, bad)
+    begin(turns, [6, 1], 5, good)
     assert good.ended.wait(30) and bad.ended.wait(30)
     assert isinstance(bad.error, ExecutionError) and good.error is None
     turns.close()

@@ -15,6 +15,7 @@ import pytest
 import flexcomp
 from flexcomp.generation import Sampling, Text
 from flexcomp.serving import LanguageModel, Metrics, Models, Room, Service, make_app
+from flexcomp.serving.answers import Refusal
 from flexcomp.serving.logs import Log
 from tests.serving.in_process import ask
 from tests.serving.servers import Server, raw_request, status_of
@@ -132,17 +133,23 @@ def test_eight_clients_while_the_budget_changes(decoder_library, alone, tmp_path
 @pytest.mark.parametrize(
     "options, reason",
     [
-        ({"n": 2}, "'n' is not supported"),
+        ({"n": 2}, "'n' is not supported, other than as 1"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "'tools' is not supported"),
-        ({"response_format": {"type": "json_object"}}, "'response_format' is not supported"),
-        ({"logprobs": True}, "'logprobs' is not supported"),
-        ({"frequency_penalty": 0.5}, "'frequency_penalty' is not supported"),
+        ({"functions": [{"name": "f"}]}, "'functions' is not supported"),
+        ({"audio": {"voice": "alloy", "format": "wav"}}, "'audio' is not supported: leave it out"),
+        ({"modalities": ["text", "audio"]}, "'modalities' is not supported"),
+        ({"response_format": {"type": "grammar"}}, "response_format must be of type text, json_object or json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "json_schema must be an obj"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "foo"}}}}, "Invalid type: foo"),
+        ({"logprobs": 3}, "logprobs must be true or false"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs must be a whole number from 0 to 20"),
+        ({"top_logprobs": 2}, "top_logprobs needs logprobs"),
         ({"temperature": -1}, "temperature must be a number"),
         ({"max_tokens": 0}, "max_tokens must be a whole number above 0"),
         ({"stop": ["a"] * 17}, "stop must be a text"),
         ({"messages": []}, "messages must be a list of 1 to"),
         ({"messages": [{"role": "tool", "content": "x"}]}, r"messages\[0\] must have a role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "parts of type text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "of type 'image_"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, "places: shorten it"),
         ({"extra_body": {"guided_regex": "x"}}, "'guided_regex' is not known here"),
     ],
@@ -151,6 +158,57 @@ def test_eight_clients_while_the_budget_changes(decoder_library, alone, tmp_path
 def test_what_is_refused(client, options, reason):
     with pytest.raises(openai.BadRequestError, match=reason):
         client.chat.completions.create(**{"messages": CHAT, "max_tokens": 4, **GREEDY, **options})
+
+
+def test_errors_name_the_field(client):
+    for options, field in (
+        ({"n": 3}, "n"), ({"stop": 3}, "stop"), ({"response_format": {"type": "x"}}, "response_format"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0]"),
+        ({"top_p": 2}, "top_p"),
+    ):  # fmt: skip
+        with pytest.raises(openai.BadRequestError) as raised:
+            client.chat.completions.create(**{"messages": CHAT, "max_tokens": 4, **GREEDY, **options})
+        assert raised.value.param == field
+
+
+def test_log_probabilities(client, alone):
+    sampling = Sampling(logprobs=2)
+    wanted = alone.chat(CHAT, 30, sampling=sampling)
+    text = "".join(wanted)
+    options = {"messages": CHAT, "max_tokens": 30, "logprobs": True, "top_logprobs": 2, **GREEDY}
+    whole = client.chat.completions.create(**options).choices[0].logprobs.content
+    streamed = [one.choices[0] for one in client.chat.completions.create(**options, stream=True)]
+    parts = [entry for one in streamed if one.logprobs is not None for entry in one.logprobs.content]
+    assert [one.to_dict() for one in whole] == [one.to_dict() for one in parts]
+    assert b"".join(bytes(one.bytes) for one in whole).decode("utf-8", "replace") == text
+    assert [one.logprob for one in whole] == pytest.approx([one.logprob for one in wanted.reply.chances], abs=1e-4)
+    assert [len(one.top_logprobs) for one in whole] == [2] * len(whole)
+    wanted = alone.reply("the cat", 16, sampling=sampling)
+    text = "".join(wanted)
+    (choice,) = client.completions.create(prompt="the cat", logprobs=2, **GREEDY).choices
+    found = choice.logprobs
+    assert found.token_logprobs == pytest.approx([one.logprob for one in wanted.reply.chances], abs=1e-4)
+    assert all(len(one) == 2 for one in found.top_logprobs)
+    for token, offset in zip(found.tokens, found.text_offset, strict=True):
+        assert token.startswith("bytes:") or text[offset:].startswith(token)
+    stopped = client.completions.create(prompt="the cat", logprobs=0, stop=text[4:6], stream=True, **GREEDY)
+    chunks = [one.choices[0] for one in stopped]
+    count = sum(len(one.logprobs.tokens) for one in chunks if one.logprobs is not None)
+    usage = client.completions.create(prompt="the cat", stop=text[4:6], **GREEDY).usage
+    assert count == usage.completion_tokens
+
+
+def test_replies_in_json(client):
+    schema = {"type": "object", "properties": {"cat": {"type": "boolean"}}, "required": ["cat"], "additionalProperties": False}
+    format_ = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    for seed in range(3):
+        options = {"messages": CHAT, "max_tokens": 200, "model": "chat", "seed": seed, "response_format": format_}
+        whole = client.chat.completions.create(**options).choices[0]
+        assert json.loads(whole.message.content).keys() == {"cat"} and whole.finish_reason == "stop"
+        pieces = client.chat.completions.create(**options, stream=True)
+        assert "".join(one.choices[0].delta.content or "" for one in pieces) == whole.message.content
+    options["response_format"] = {"type": "json_object"}
+    assert client.chat.completions.create(**options).choices[0].message.content.startswith("{")
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'{"model": 1, "prompt": "x"}', b'{"prompt": "x"}', b"[" * 5000])
@@ -219,6 +277,19 @@ def test_a_client_that_goes_with_the_whole_answer_was_answered(service, monkeypa
 
     assert asyncio.run(asking()) == 200
     assert outcomes == ["answered"]
+
+
+def test_tables_of_grammars_count_as_memory_of_requests(service):
+    model = service.languages["chat"]
+    model.hold_tables(service.room)
+    model.hold_tables(service.room)
+    assert service.room.used == model.text.grammars.nbytes > 0
+    with service.room.share() as share:
+        with pytest.raises(Refusal, match="that the server holds at once"):
+            share.hold(service.room.nbytes)
+    model.text.grammars._vocabulary = 1 << 20
+    with pytest.raises(Refusal, match="the tables of all tokens"):
+        model.hold_tables(service.room)
 
 
 def test_a_client_that_never_reads_holds_nobody(service):
