@@ -66,7 +66,7 @@ def test_a_chat_goes_on_after_an_interrupt(library):
         endings = set()
         for number in range(8):  # some replies end before they can be stopped
             terminal.type(b"the cat %d\n" % number)
-            terminal.until(rb"\r\n[^>]")
+            terminal.until(rb"the cat %d\r\n[^>^]" % number)  # the reply has begun: before, Ctrl-C empties the line
             terminal.type(CTRL_C)
             endings.add(terminal.until(ENDED)[1])
         assert b"Ctrl-C" in endings
