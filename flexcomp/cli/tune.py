@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, finite, parse_shapes, require_model
+from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, finite, parse_extents, parse_shapes, require_model
 from flexcomp.cli.operator_options import Operators, custom_operators
 from flexcomp.cli.rpc_options import Rpc, RpcKey, RpcTracker, RpcWaitMs, require_one_device
 from flexcomp.cli.supervise import last_words
@@ -26,7 +26,11 @@ def tune(
         Path, typer.Option("-o", "--output", help="The database: created, or continued if it exists.")
     ] = Path("tuning.jsonl"),
     input: Annotated[
-        list[str] | None, typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes.")
+        list[str] | None,
+        typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes; extents may be names of --shape."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=16,64", help="Extents of a name in --input, as for build.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads, as for build.")] = None,
     operators: Operators = None,
@@ -42,7 +46,8 @@ def tune(
     ] = 30_000,
 ) -> None:
     """Measure which kernels of MODEL are fastest, for builds."""
-    shapes = parse_shapes(input or [])
+    extents = parse_extents(shape or [])
+    inputs = parse_shapes(input or [], extents)
     types = weight_types(weights or [])
     if (rpc, rpc_tracker, rpc_key) != (None, None, None):
         require_one_device(rpc, rpc_tracker, rpc_key)
@@ -58,7 +63,8 @@ def tune(
                 target,
                 database=output,
                 trials=trials,
-                input_shapes=shapes or None,
+                input_shapes=inputs or None,
+                shapes=extents or None,
                 threads=threads,
                 address=rpc,
                 tracker=rpc_tracker,

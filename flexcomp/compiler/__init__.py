@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     builder="build types_of",
     artifact="Artifact",
     options="Options Request Weights options_of",
+    shapes="declared_shapes",
     model_folder="ModelFolder read_model_folder",
     probing="probed_profile",
     weights="evaluate",

@@ -31,6 +31,7 @@ from flexcomp.schedules.byte_products import together
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .artifact import Artifact
+from .auto_shapes import OtherShape, in_shape
 from .calibration import Given, inputs_of
 from .weight_trial import Trial, asked_about, by_layer, require_telling
 from .weight_types import WeightTypes
@@ -57,13 +58,17 @@ def choose(
     given: Given,
     max_error: float,
     report: Progress,
+    shape: str = "",
+    others: Sequence[OtherShape] = (),
 ) -> ChosenArithmetic:
-    """The layers in fewer bits within `max_error` of the largest output, each output by its own, over all inputs `given`.
+    """The layers in fewer bits within `max_error` of the largest output, each output by its own, over all inputs `given`, in
+    this `shape` and all `others`.
 
     `lower` makes a network of types, `usual` are those of this arithmetic. Raises InputError if the inputs do not fit the
     network, or all outputs on them are 0 or no numbers.
     """
-    inputs = inputs_of(given, lower(usual).base.inputs)
+    ports = lower(usual).base.inputs
+    inputs = inputs_of(in_shape(given, ports, shape) if others else given, ports)
     candidates = [index for index in range(len(usual.kept)) if usual.tried(index)]
 
     def types(narrow: Collection[int], of: Callable[[int], str]) -> list[str]:
@@ -78,6 +83,8 @@ def choose(
     with tempfile.TemporaryDirectory(prefix="flexcomp-auto-") as folder:
         trial = Trial(wide, Path(folder), inputs)
         require_telling(trial.wanted, "random inputs" if given is None else "the calibration inputs")
+        for number, other in enumerate(others):
+            other.open(in_order(types((), usual.tried)), usual.nodes, given, Path(folder) / str(number))
         total = len(candidates) + 1
         errors = usual.errors()
         for done, index in enumerate(candidates):
@@ -90,6 +97,7 @@ def choose(
         count = most  # all together, mostly
         while fewest < most:
             tried = trial.error_of(build(order[:count]))
+            tried = max([tried, *(other.error_of(types(order[:count], usual.tried)) for other in others)])
             if tried <= max_error:
                 fewest, error = count, tried
             else:

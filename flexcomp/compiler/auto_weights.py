@@ -29,6 +29,7 @@ from flexcomp.schedules.tiles.blocks import INT4
 from flexcomp.schedules.tiles.panel import nbytes_of
 
 from .artifact import Artifact
+from .auto_shapes import OtherShape, in_shape
 from .calibration import Given, inputs_of
 from .weight_trial import Trial, asked_about, by_layer, require_telling, warn_of_silent_layers
 from .weight_types import TypesInOrder, WeightTypes
@@ -66,20 +67,25 @@ def choose(
     max_error: float,
     offered: Collection[str],
     report: Progress,
+    shape: str = "",
+    others: Sequence[OtherShape] = (),
 ) -> Chosen:
     """The types of those `offered` within `max_error` of the largest output, each output by its own, over all
-    calibration inputs `given`.
+    calibration inputs `given`, in this `shape` and all `others`.
 
     Raises InputError if the inputs do not fit the network, or all outputs on them are 0 or no numbers.
     """
     wide = WeightTypes("float32", evaluate, offered=offered)
     network = lower(wide)
-    inputs = inputs_of(given, network.base.inputs)
+    ports = network.base.inputs
+    inputs = inputs_of(in_shape(given, ports, shape) if others else given, ports)
     artifact, nodes = compiled(network), wide.nodes
     with tempfile.TemporaryDirectory(prefix="flexcomp-auto-") as folder:
         trial = Trial(artifact, Path(folder), inputs)
         require_telling(trial.wanted, "random inputs" if given is None else "the calibration inputs")
         assert len(trial.kept) == len(nodes), f"{len(nodes)} layers were asked about, {len(trial.kept)} have weights"
+        for number, other in enumerate(others):
+            other.open(WeightTypes("float32", evaluate, offered=offered), nodes, given, Path(folder) / str(number))
         # Layers with the same weights have one type.
         found_at: dict[tuple[int, ...], int] = {}
         which = [found_at.setdefault(tuple(at for *_, at in panels), len(found_at)) for panels in trial.kept]
@@ -113,7 +119,9 @@ def choose(
         for _ in range(_ROUNDS):
             # A type that loses nothing in as few bits is better than any measured one.
             types = [min(pair, key=nbytes_of) for pair in zip(lossless, search.run(allowed), strict=True)]
-            error = trial.error_of(compiled(lower(TypesInOrder([types[number] for number in which], evaluate, offered))))
+            by_layers = [types[number] for number in which]
+            error = trial.error_of(compiled(lower(TypesInOrder(by_layers, evaluate, offered))))
+            error = max([error, *(other.error_of(by_layers) for other in others)])
             if error <= max_error:
                 break
             allowed *= _LESS * max_error / error

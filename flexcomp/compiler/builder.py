@@ -37,6 +37,7 @@ from .alike import alike_layers
 from .artifact import Artifact
 from .auto_arithmetic import ChosenArithmetic, TypesOfBytes, TypesOfHalf
 from .auto_arithmetic import choose as choose_arithmetic
+from .auto_shapes import OtherShape
 from .auto_weights import Chosen
 from .auto_weights import choose as choose_types
 from .c_code import require_right
@@ -208,7 +209,7 @@ def prepare_shapes(
     pairs = [required_states(options.model.state, one) for one in shapes]
     require_common(shapes, declared, pairs[0])
     padding = _padding(model, options, shapes, report)
-    types, chosen = types_of(imported, options.weights, resolved, report, cache)
+    types, chosen = types_of(shapes, options.weights, resolved, report, cache, list(map(str, declared)))
     if machine.profile is None:  # not before: probing takes a second and writes a file; nor while kernels compile on all cores
         profile = probed(target, machine.probe, lambda note: report(note, 1, 1)) or profile
     if not resolved.gpu:
@@ -216,14 +217,13 @@ def prepare_shapes(
     unit = replace(resolved.machine, threads=threads)
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
-    others = [types_of(one, options.weights, resolved, report, cache)[0] for one in shapes[1:]]
     kept = [StateTypes(options.model.state_type, one, of, resolved) for one, of in zip(shapes, pairs, strict=True)]
     fused = [
         fuse_layers(one, resolved, measured, report, of, states=in_memory)
-        for one, of, in_memory in zip(shapes, (types, *others), kept, strict=True)
+        for one, of, in_memory in zip(shapes, types, kept, strict=True)
     ]
     require_alike(fused, shapes, declared)
-    if resolved.computes_bytes and not options.weights.measured and not types.multiplies_bytes:
+    if resolved.computes_bytes and not options.weights.measured and not types[0].multiplies_bytes:
         _log.warning(
             "arithmetic='int8' is for dense layers with weights in blocks, and the network has none: all layers are computed in "
             "float32; weights='int4' makes blocks of a float network's weights"
@@ -277,39 +277,42 @@ def _threads(asked: int | None, target: CompileTarget, kernels: str) -> int:
 
 
 def types_of(
-    imported: Imported, options: Weights, target: CompileTarget, report: Progress, cache: bool
-) -> tuple[WeightTypes, Chosen | ChosenArithmetic | None]:
-    """The types of a network's weights for passes to ask for, and how types were chosen, if by their errors.
+    shapes: Sequence[Imported],
+    options: Weights,
+    target: CompileTarget,
+    report: Progress,
+    cache: bool,
+    names: Sequence[str] = ("",),
+) -> tuple[list[WeightTypes], Chosen | ChosenArithmetic | None]:
+    """The types of weights for passes to ask for, of a network in each of its shapes, which have `names`; and how types were
+    chosen, if by their errors.
 
     Raises InputError for types that there are not or that the target does not widen, and for calibration inputs that do not
     fit the network.
     """
-    on_weights = partial(evaluate, weights=imported.weights)
+    on_weights = [partial(evaluate, weights=one.weights) for one in shapes]
     offered = [kind for kind in WEIGHT_DTYPES if kind != "float16" or target.converts_float16]
     offered += [] if target.gpu else [INT4]
     if not options.measured:
         usual = target.half or None
         together = partial(byte_products.together, unit=target.vector_unit) if target.computes_bytes else lambda kept: ""
-        return WeightTypes(options.types, on_weights, offered=offered, usual=usual, together=together), None
-    chosen = _choose_types(imported, options, offered, report, cache, target)
-    return TypesInOrder(chosen.types, on_weights, offered), chosen
-
-
-def _choose_types(
-    imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool, target: CompileTarget
-) -> Chosen | ChosenArithmetic:
-    """By errors on this machine: of weights alone, or of all that the target has in 16 bits, or of activations in 8 bits."""
+        return [WeightTypes(options.types, one, offered=offered, usual=usual, together=together) for one in on_weights], None
+    in_order = [lambda types, one=one: TypesInOrder(types, one, offered) for one in on_weights]
     rounded_for = target if options.arithmetic == "auto" else None
-    lower, compiled = partial(lowered_here, imported, rounded_for=rounded_for), partial(compiled_here, imported.name, cache)
-    on_weights = partial(evaluate, weights=imported.weights)
+    lower = [partial(lowered_here, one, rounded_for=rounded_for) for one in shapes]
+    compiled = partial(compiled_here, shapes[0].name, cache)
+    others = [OtherShape(name, one, compiled, kept) for name, one, kept in zip(names[1:], lower[1:], in_order[1:], strict=True)]
+    given, most = options.calibration, options.max_error
+    chosen: Chosen | ChosenArithmetic
     if options.arithmetic == "float32":
-        return choose_types(lower, compiled, on_weights, options.calibration, options.max_error, offered, report)
-    if options.arithmetic == "int8":
-        usual = TypesOfBytes(options.types, on_weights, offered, target.vector_unit)
+        chosen = choose_types(lower[0], compiled, on_weights[0], given, most, offered, report, names[0], others)
+    elif options.arithmetic == "int8":
+        usual = TypesOfBytes(options.types, on_weights[0], offered, target.vector_unit)
+        chosen = choose_arithmetic(lower[0], compiled, usual, in_order[0], given, most, report, names[0], others)
     else:
-        usual = TypesOfHalf(on_weights, offered, target.half)
-    in_order = lambda types: TypesInOrder(types, on_weights, offered)  # noqa: E731
-    return choose_arithmetic(lower, compiled, usual, in_order, options.calibration, options.max_error, report)
+        usual = TypesOfHalf(on_weights[0], offered, target.half)
+        chosen = choose_arithmetic(lower[0], compiled, usual, in_order[0], given, most, report, names[0], others)
+    return [one(chosen.types) for one in in_order], chosen
 
 
 def _padding(model: Any, options: Options, networks: Sequence[Imported], report: Progress) -> Padding | None:

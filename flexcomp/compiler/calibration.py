@@ -43,6 +43,15 @@ def inputs_of(sets: Sequence[Inputs] | None, ports: Sequence[Port]) -> list[Inpu
     return [each for one in sets for each in _separate(one, ports)]
 
 
+def fits(one: Inputs, ports: Sequence[Port]) -> bool:
+    """Whether `inputs_of` takes this set."""
+    try:
+        _separate(one, ports)
+    except InputError:
+        return False
+    return True
+
+
 def _random(rng: np.random.Generator, port: Port) -> np.ndarray:
     kind = port.type.dtype
     if "float" in kind:

@@ -142,16 +142,6 @@ class Options:
     def __post_init__(self) -> None:
         checked_name(self.kernels, KERNELS, "kernels")
         arithmetic = self.weights.arithmetic
-        if self.weights.measured and len(self.model.declared) > 1:
-            if arithmetic == "int8":
-                raise InputError(
-                    'arithmetic="int8" measures errors in one shape: leave max_error and calibration out, or build one shape'
-                )
-            option = "arithmetic" if arithmetic == "auto" else "weights"
-            raise InputError(
-                f'{option}="auto" measures errors in one shape: build that shape alone with {option}="auto", and give the types '
-                "that `flexcomp inspect` lists as a dict"
-            )
         if arithmetic != "float32" and self.machine.tuning is not None:
             raise InputError(
                 f"arithmetic={arithmetic!r} has no tuning databases, which are of kernels in float32: leave tuning out"

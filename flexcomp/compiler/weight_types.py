@@ -178,7 +178,8 @@ class TypesInOrder(WeightTypes):
         self._left = iter(types)
 
     def of(self, names: Sequence[str], weight: KeptWeight) -> str:
-        kept = next(self._left)
+        self.nodes.append(next(filter(None, map(node_name, names)), None))
+        kept = next(self._left, "float32")  # of a shape with more layers, which is refused by its nodes
         return self._in_four_bits(weight) if kept == INT4 else kept
 
 

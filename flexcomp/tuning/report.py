@@ -37,7 +37,7 @@ class TuningReport:
 
     @property
     def default_seconds(self) -> float:
-        """One inference in the kernels chosen without tuning, as far as measured."""
+        """One inference, in each shape, in the kernels chosen without tuning, as far as measured."""
         return sum(layer.count * (layer.default_seconds or 0.0) for layer in self.layers)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,7 +28,7 @@ class Task:
     """A layer to tune."""
 
     spec: TunedSpec
-    count: int  # how many layers of the network are like this
+    count: int  # how many layers of the network are like this, in all shapes
     candidates: dict[str, Candidate]  # by name
     defaults: tuple[str, ...]  # chosen without tuning, the fastest first
 
@@ -42,19 +43,25 @@ class Task:
         return self.defaults[0]
 
 
-def tasks_of(imported: Imported, unit: VectorUnit, types: WeightTypes) -> list[Task]:
-    """The tasks of a network whose weights have these types, in the order of its layers.
+def tasks_of(shapes: Iterable[tuple[Imported, WeightTypes]], unit: VectorUnit) -> list[Task]:
+    """The tasks of a network, in each of its shapes, with the types of its weights; in the order of its layers.
 
     Raises InputError for types that weights do not fit.
     """
+    counts: Counter[TunedSpec] = Counter()
+    for imported, types in shapes:
+        counts.update(_specs_of(imported, unit, types))
+    return [_task(spec, count, unit) for spec, count in counts.items()]
+
+
+def _specs_of(imported: Imported, unit: VectorUnit, types: WeightTypes) -> list[TunedSpec]:
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
     simple = pipeline.run(simple, pipeline.transformers(replace(unit, threads=1), on_weights, types.of), "transformers")
     fused = pipeline.run(simple, [FuseLayers(types.of)], "layers")
     types.require_granted()
     # Layers that compute the same may share a function, so calls are counted.
-    counts = Counter(spec for binding in bindings(fused["main"]) if (spec := _spec_of(fused, binding.value)) is not None)
-    return [_task(spec, count, unit) for spec, count in counts.items()]
+    return [spec for binding in bindings(fused["main"]) if (spec := _spec_of(fused, binding.value)) is not None]
 
 
 def _spec_of(mod: tvm.IRModule, value: ir.Expr) -> TunedSpec | None:

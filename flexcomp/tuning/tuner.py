@@ -14,7 +14,7 @@ import onnx
 import tvm
 
 from flexcomp.arguments import checked_milliseconds, checked_number, checked_path
-from flexcomp.compiler import Given, Weights, linker_for, require_linker, types_of
+from flexcomp.compiler import Given, Weights, declared_shapes, linker_for, require_linker, types_of
 from flexcomp.device import CompileTarget, checked_threads, require_supported, resolve_target
 from flexcomp.errors import InputError, TargetError, TuningError
 from flexcomp.frontend import CustomOperator, checked_operators, load_model
@@ -46,7 +46,8 @@ def tune(
     *,
     database: str | os.PathLike[str],
     trials: int = 200,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | None = None,
     params: Mapping[str, object] | Sequence[object] | None = None,
     threads: int | None = None,
     address: str | None = None,
@@ -75,6 +76,7 @@ def tune(
     measure.
     """
     kept = Weights(types=weights, max_error=max_error, calibration=calibration)
+    declared = declared_shapes(input_shapes, shapes)
     operators = checked_operators(custom_operators)
     trials = checked_number(trials, "trials", least=1)
     database = checked_path(database, "database")
@@ -91,9 +93,9 @@ def tune(
         devices.count()  # before an import that takes minutes
     records = Database.open(database)
     unit = replace(resolved.vector_unit, threads=threads)
-    imported = load_model(model, input_shapes, params, operators)
-    types, _ = types_of(imported, kept, resolved, lambda phase, done, total: None, cache=True)
-    tasks = tasks_of(imported, unit, types)
+    networks = [load_model(model, shape.inputs, params, operators) for shape in declared]
+    types, _ = types_of(networks, kept, resolved, lambda phase, done, total: None, True, list(map(str, declared)))
+    tasks = tasks_of(zip(networks, types, strict=True), unit)
     if not tasks:
         raise InputError("the network has no layer with a choice of kernels")
     linker_for(resolved, compiler)  # makes the runtime, once and not in every worker

@@ -113,7 +113,6 @@ def test_calibration_decides():
         ({"weights": "auto"}, "arithmetic='auto' chooses the types of weights, too"),
         ({"max_error": 2}, "max_error=2 is not a part of the largest output"),
         ({"tuning": "some.db"}, "arithmetic='auto' has no tuning databases"),
-        ({"input_shapes": {"x": ("n", 8, 12, 12)}, "shapes": {"n": [1, 2]}}, 'arithmetic="auto" measures errors in one shape'),
     ],
 )
 def test_what_does_not_go_together_is_refused(model, options, error):

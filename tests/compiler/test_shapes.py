@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnxruntime
 import pytest
 
+import flexcomp
+from flexcomp.compiler import auto_shapes
 from flexcomp.compiler.builder import prepare_shapes
 from flexcomp.compiler.options import Request, options_of
 from flexcomp.compiler.prepared import artifact_of_shapes
 from flexcomp.errors import InputError
 from flexcomp.program.program import EXTENTS
 from flexcomp.program.program_bytes import encode_program, encode_shapes
+from flexcomp.report import describe
 from flexcomp.runtime import parse_budget
 from tests.shaped import INPUTS, encoder, pictures, sums
 from tests.uncompiled import UNCOMPILED, artifact
@@ -92,9 +97,26 @@ def test_what_contradicts_is_refused_before_work_begins(input_shapes, shapes, me
         options_of(input_shapes=input_shapes, shapes=shapes)
 
 
-def test_types_by_measured_errors_are_for_one_shape():
-    with pytest.raises(InputError, match="measures errors in one shape: build that shape alone"):
-        options_of(input_shapes=INPUTS, shapes={"n": [16, 64]}, weights="auto")
+@pytest.mark.parametrize("strict", [False, True])
+def test_types_that_errors_choose_are_within_the_error_in_every_shape(monkeypatch, strict):
+    if strict:  # where another shape errs, nothing is narrow
+        monkeypatch.setattr(auto_shapes.OtherShape, "error_of", lambda self, types: 1.0)
+    shapes, most = {"n": [16, 4]}, 0.01
+    given = [{"ids": np.random.default_rng(n).integers(0, 300, (1, n))} for n in shapes["n"]]
+    built = flexcomp.build(
+        encoder(), input_shapes=INPUTS, shapes=shapes, weights="auto", max_error=most, calibration=given, kernels="smallest",
+        threads=1, probe=False, progress=False,
+    )  # fmt: skip
+    said = [describe(program)["layers"] for program in built.programs]
+    types = [[layer["weights_dtype"] for layer in layers if layer["weights_errors"]] for layers in said]
+    assert types[0] == types[1] and (set(types[0]) == {"float32"}) == strict
+    reference = onnxruntime.InferenceSession(encoder().SerializeToString())
+    with built.session() as session:
+        for one in given:
+            (wanted,) = reference.run(None, one)
+            assert abs(session.run(one)["y"] - wanted).max() <= (most + 1e-5) * abs(wanted).max()
+    with pytest.raises(InputError, match="no calibration inputs have the shape n=4"):
+        flexcomp.build(encoder(), input_shapes=INPUTS, shapes=shapes, weights="auto", calibration=given[:1], progress=False)
 
 
 def test_a_gpu_takes_one_shape():

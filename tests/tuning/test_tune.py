@@ -11,6 +11,7 @@ from onnx import numpy_helper
 
 import flexcomp
 from flexcomp.device.target import resolve_target
+from flexcomp.errors import InputError
 from flexcomp.profiling.kernel_records import Database
 from flexcomp.program import choices
 from flexcomp.program.digest import WeightsDigest
@@ -19,6 +20,7 @@ from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.tuning.trial import Trial, one_layer_program
 from flexcomp.tuning.workers import Workers, outcome
 from tests.operators.recurrent import Case
+from tests.shaped import Nodes
 
 from .networks import network
 
@@ -44,6 +46,19 @@ def test_trials_are_recorded_and_reported(tuned):
     records = Database.read(path).records
     assert {record.target for record in records} == {str(resolve_target("native"))}
     assert all(1e-7 < record.seconds < 0.1 and record.threads == 1 for record in records)
+
+
+def test_layers_of_all_shapes_are_tuned(tmp_path):
+    g = Nodes(seed=1)
+    g.named("y", "MatMul", g.op("Tanh", "x"), g.weight(16, 32))
+    model = g.model([("x", 1, ["n", 16])], [("y", 1, ["n", 32])])
+    shapes = {"input_shapes": {"x": ("n", 16)}, "shapes": {"n": [1, 24]}}
+    report = flexcomp.tune(
+        model, database=tmp_path / "tuning.jsonl", trials=2, threads=1, timeout_ms=_PATIENT_MS, **shapes
+    )
+    assert report.trials == 2 and len(report.layers) == 2  # a row by itself, and many
+    with pytest.raises(InputError, match='has an extent "n": say what that may be'):
+        flexcomp.tune(model, database=tmp_path / "other.jsonl", input_shapes=shapes["input_shapes"])
 
 
 def test_a_second_run_continues(tuned, tmp_path):
