@@ -1,11 +1,10 @@
 #include "pool/network.h"
 
+#include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
-#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -53,15 +52,6 @@ ShareRung RungOf(const json::Object& rung) {
   return {WholePages(working), WholePages(arena - working), seconds};
 }
 
-std::vector<std::vector<int64_t>> ExtentsOf(const json::Array& ports) {
-  std::vector<std::vector<int64_t>> all;
-  for (const json::Value& port : ports) {
-    std::vector<int64_t>& extents = all.emplace_back();
-    for (const json::Value& extent : FieldOf<json::Array>(port.cast<json::Object>(), "shape")) extents.push_back(extent.cast<int64_t>());
-  }
-  return all;
-}
-
 }  // namespace
 
 uint64_t WholePages(uint64_t nbytes) noexcept { return (nbytes + SystemPage() - 1) / SystemPage() * SystemPage(); }
@@ -82,7 +72,6 @@ Network::Network(const ffi::Module& program, std::string library, std::string we
     for (const json::Value& one : FieldOf<json::Array>(rung, "shapes_ms")) seconds.push_back(one.cast<double>() * 1e-3);
     if (seconds.size() != shapes_.size()) Raise("ArtifactError", "the library's ladder is wrong: build it again");
   }
-  for (const json::Value& shape : shapes_) extents_.push_back(ExtentsOf(FieldOf<json::Array>(shape.cast<json::Object>(), "inputs")));
   shape_mix.emplace(std::max(shapes_.size(), size_t{1}));
   if (ladder_.empty()) Raise("ArtifactError", "the library has no ladder: build it again");
   const json::Object first = shapes_.empty() ? FieldOf<json::Array>(info, "ladder")[0].cast<json::Object>() : shapes_[0].cast<json::Object>();
@@ -182,15 +171,16 @@ Network::Reading Network::LastReading() const noexcept try {
   return {};  // a library of another version with another format, or no memory for the answer
 }
 
-size_t Network::ShapeOf(const std::vector<ffi::Any>& tensors) const noexcept {
-  const auto takes = [&](const std::vector<std::vector<int64_t>>& inputs) {
-    return std::ranges::equal(inputs, tensors | std::views::take(inputs.size()), [](const std::vector<int64_t>& extents, const ffi::Any& given) {
-      const auto tensor = ffi::AnyView(given).try_cast<DLTensor*>();
-      return tensor && std::ranges::equal(extents, std::span((*tensor)->shape, static_cast<size_t>((*tensor)->ndim)));
-    });
-  };
-  const auto found = std::ranges::find_if(extents_, takes);
-  return found == extents_.end() ? 0 : static_cast<size_t>(found - extents_.begin());
+size_t Network::ShapeOf(const std::vector<ffi::Any>& tensors) const {
+  if (shapes_.empty()) return 0;
+  std::vector<ffi::Shape> extents;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const auto tensor = ffi::AnyView(tensors[i]).try_cast<DLTensor*>();
+    if (!tensor || *tensor == nullptr) return 0;  // the session says what is missing
+    extents.emplace_back((*tensor)->shape, (*tensor)->shape + (*tensor)->ndim);
+  }
+  const std::vector<ffi::AnyView> views(extents.begin(), extents.end());
+  return static_cast<size_t>(ShapeOf(ffi::PackedArgs(views.data(), static_cast<int32_t>(views.size()))));
 }
 
 int64_t Network::ShapeOf(ffi::PackedArgs extents) const {

@@ -57,8 +57,8 @@ class Network {
   double SecondsOf(size_t rung, size_t shape) const noexcept { return seconds_[rung][shape]; }
   // The mean of the shapes that requests have.
   double MeanSeconds(size_t rung) const noexcept { return shape_mix->Mean(seconds_[rung]); }
-  // The shape whose inputs these tensors are; the first if there is none, which the session refuses.
-  size_t ShapeOf(const std::vector<tvm::ffi::Any>& tensors) const noexcept;
+  // The shape that a request with these tensors, the inputs first, runs in. Throws InputError if there is none.
+  size_t ShapeOf(const std::vector<tvm::ffi::Any>& tensors) const;
   // Of an open network the shape whose inputs have these extents, one ffi::Shape for each. Throws InputError.
   int64_t ShapeOf(tvm::ffi::PackedArgs extents) const;
 
@@ -139,7 +139,6 @@ class Network {
   tvm::ffi::json::Array inputs_, outputs_, shapes_;
   tvm::ffi::json::Object metadata_;
   std::vector<std::vector<double>> seconds_;  // by rung and shape
-  std::vector<std::vector<std::vector<int64_t>>> extents_;  // by shape and input; none: one shape
   tvm::ffi::Function run_, run_valid_, park_, park_sharing_, make_shared_, read_ahead_, leave_lane_, cancel_, stop_, stats_, resident_, shape_of_, close_;  // of a session that is open
 };
 

@@ -61,21 +61,31 @@ def try_all(url: str, cases: int, headers: dict[str, str] | None = None) -> dict
 def _try(
     operation: Any, mode: GenerationMode, cases: int, headers: dict[str, str], models: dict[str, dict], counts: Counter
 ) -> None:
-    right = {  # inputs of a model
-        name: [port | {"data": [0] * math.prod(port["shape"])} for port in model["inputs"]] for name, model in models.items()
-    }
-
     @settings(max_examples=cases, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    @given(operation.as_strategy(generation_mode=mode), st.sampled_from(sorted(models)), st.booleans(), st.booleans())
-    def ask(case, name: str, known: bool, whole: bool) -> None:
+    @given(
+        operation.as_strategy(generation_mode=mode), st.sampled_from(sorted(models)), st.booleans(), st.booleans(), st.integers(0)
+    )
+    def ask(case, name: str, known: bool, whole: bool, choice: int) -> None:
         if (known or whole) and "name" in case.path_parameters:  # or no model would ever be met
             case.path_parameters |= {"name": name} | ({"version": "1"} if "version" in case.path_parameters else {})
         if whole and isinstance(case.body, dict) and "inputs" in case.body:
-            case.body = {**case.body, "inputs": right[name], "outputs": []}
+            case.body = {**case.body, "inputs": _inputs(models[name], choice), "outputs": []}
             (case.headers or {}).pop(HEADER, None)
         counts[case.call_and_validate(checks=CHECKS, headers=headers, timeout=60).status_code] += 1
 
     ask()
+
+
+def _inputs(model: dict, choice: int) -> list[dict]:
+    """Right ones, of any length where the model pads; for models in which at most one extent has a name."""
+    parameters = model.get("parameters", {})
+    lengths = [int(shape.partition("=")[2]) for shape in parameters["shapes"].split("; ")] if parameters else [1]
+    if parameters.get("padded"):
+        lengths = list(range(1, max(lengths) + 1))
+    length = lengths[choice % len(lengths)]
+    shapes = [[length if extent == -1 else extent for extent in port["shape"]] for port in model["inputs"]]
+    ports = zip(model["inputs"], shapes, strict=True)
+    return [port | {"shape": shape, "data": [0] * math.prod(shape)} for port, shape in ports]
 
 
 def main() -> None:

@@ -45,6 +45,20 @@ def test_requests_of_every_length(server):
             np.testing.assert_allclose(np.array(output["data"]).reshape(array.shape), array, rtol=1e-4, atol=1e-5)
 
 
+def test_tritons_client_sends_every_length(server):
+    triton = pytest.importorskip("tritonclient.http")
+    reference = onnxruntime.InferenceSession(masked_encoder().SerializeToString())
+    with triton.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
+        for n in np.random.default_rng(1).permutation(range(1, 13)).tolist():
+            arrays = {one["name"]: np.array([one["data"]]) for one in tensors(n)}
+            asked = [triton.InferInput(name, list(array.shape), "INT64") for name, array in arrays.items()]
+            for one, array in zip(asked, arrays.values(), strict=True):
+                one.set_data_from_numpy(array, binary_data=n % 2 == 0)
+            result = client.infer("padded", asked)
+            for name, wanted in zip(("rows", "mean"), reference.run(None, arrays), strict=True):
+                np.testing.assert_allclose(result.as_numpy(name), wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

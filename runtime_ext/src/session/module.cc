@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -209,6 +210,8 @@ class ProgramModule final : public TranslatedModule {
     const bool shares = shapes_.size() == 1;
     if (name == "shareable" && shares) return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeShareable(shapes_[0])); });
     if (name == "resting" && shares) return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeResting(shapes_[0])); });
+    if (name == "shape_of")
+      return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any* found) { *found = ShapeOf(args); });
     if (name == "blob") return ffi::Function::FromTyped([self, this] { return blob_; });
     if (name == "machine")
       return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeMachine(shapes_[0])); });
@@ -225,6 +228,19 @@ class ProgramModule final : public TranslatedModule {
   }
 
  private:
+  // shape_of(axes, extents..., axes, extents...), of each input: as of a session, in numbers, which come from other machines, too.
+  int64_t ShapeOf(ffi::PackedArgs args) const {
+    std::vector<std::vector<int64_t>> inputs;
+    for (int i = 0; i < args.size();) {
+      const auto axes = args[i++].cast<int64_t>();
+      if (axes < 0 || axes > args.size() - i) Raise("InputError", "shape_of takes the number of axes of each input, and their extents");
+      std::vector<int64_t>& extents = inputs.emplace_back();
+      for (int64_t axis = 0; axis < axes; ++axis) extents.push_back(args[i++].cast<int64_t>());
+    }
+    const std::vector<std::span<const int64_t>> extents(inputs.begin(), inputs.end());
+    return static_cast<int64_t>(shapes_.Find(extents));
+  }
+
   ffi::Bytes blob_;
   const Shapes shapes_;  // sessions may outlive the module, and decode plans
 };
