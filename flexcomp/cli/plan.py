@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, require_picture
+from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, parse_extents, require_picture
 from flexcomp.files import require_writable
 
 
@@ -16,6 +16,9 @@ def plan(
     budget: Annotated[
         str | None, typer.Option(callback=checked_budget, help="The budget whose plan is shown; by default the smallest.")
     ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=16", help="The shape to show, of several; by default the largest.")
+    ] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw addresses over steps, and the timelines: .png or .svg.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the timelines for Perfetto, as JSON.")] = None,
     measured: Annotated[bool, typer.Option("--measured", help="Run LIBRARY, and show measured times, too.")] = False,
@@ -23,23 +26,27 @@ def plan(
     repeat: Annotated[int, typer.Option(min=1, help="Inferences of --measured; the picture shows the median one.")] = 11,
 ) -> None:
     """Show the memory plan of LIBRARY, and when it computes and loads."""
+    extents = parse_extents(shape or [])
     with exit_on_error(CANNOT_RUN):
         from flexcomp.errors import ArtifactError
-        from flexcomp.program import decode_program
-        from flexcomp.report import select_rung, timeline
+        from flexcomp.program import decode_shapes
+        from flexcomp.report import select_rung, select_shape, timeline
         from flexcomp.runtime import read_program
 
         if picture is not None:
             require_picture(picture, library)
         if trace is not None:
             require_writable(trace, reading=[library, library.with_suffix(".weights")])
-        program = decode_program(read_program(library))
+        programs = decode_shapes(read_program(library))
+        program = select_shape(programs, extents)
         rung = program.rungs[0] if budget is None else select_rung(program, budget)
         timelines = [lanes] if (lanes := timeline.predicted(program, rung)) else []
         if measured:
-            from flexcomp.runtime import runner
+            from flexcomp.profiling import Library
 
-            inference = runner.median_trace(library, budget=rung.budget, threads=threads, repeat=repeat)
+            inferences = Library(library, programs.index(program)).traces(rung.budget, threads, repeat)
+            rung, inference = program.rungs[inferences.rung], inferences.median
+            timelines = [lanes] if (lanes := timeline.predicted(program, rung)) else []
             timelines.append(timeline.measured(program, inference))
         if not timelines:
             raise ArtifactError(

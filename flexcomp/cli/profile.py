@@ -33,7 +33,7 @@ def profile(
             require_library(library)
         require_writable(output, reading=[file for path in libraries for file in (path, path.with_suffix(".weights"))])
         with BuildProgress(output.name) as progress:
-            seen = observe([Library(path) for path in libraries], threads, repeat, progress)
+            seen = observe([one for path in libraries for one in Library.shapes_of(path)], threads, repeat, progress)
         found = fit(seen, min(cache_of_copies(path.with_suffix(".weights")) for path in libraries))
         found.save(output)
     show(seen, found, output)

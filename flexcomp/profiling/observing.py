@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,8 +22,8 @@ import numpy as np
 from flexcomp.device import kernel_key
 from flexcomp.errors import ArtifactError, InputError
 from flexcomp.plan import reuse_distances
-from flexcomp.program import CUDA, Layer, Program, Rung, decode_program
-from flexcomp.runtime import DeviceRates, Trace, Traces, read_program, runner
+from flexcomp.program import CUDA, Layer, Program, Rung, decode_shapes
+from flexcomp.runtime import DeviceRates, TensorInfo, Trace, Traces, read_program, runner
 
 RUNGS = 6  # budgets of each library that are run, from the smallest to the largest
 _TURNS = 4
@@ -82,17 +83,33 @@ class Runnable(Protocol):
 
 @dataclass(frozen=True)
 class Library:
-    """A library on this machine, run by the C++ runner."""
+    """A library on this machine, in one of its shapes, run by the C++ runner."""
 
     path: Path
+    shape: int = 0  # the number of it, from the largest
+
+    @classmethod
+    def shapes_of(cls, path: Path) -> list[Library]:
+        """The library in each of its shapes."""
+        return [cls(path, number) for number in range(len(decode_shapes(read_program(path))))]
+
+    @cached_property
+    def _programs(self) -> tuple[Program, ...]:
+        return tuple(decode_shapes(read_program(self.path)))
 
     @property
     def program(self) -> Program:
-        return decode_program(read_program(self.path))
+        return self._programs[self.shape]
 
     def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:
-        """`options` are further ones of `runner.run`, such as `weights` and `read_bandwidth`."""
-        return runner.traces(self.path, budget=budget, threads=threads, repeat=repeat, **options)
+        """In the plan of a session with this budget, or with the smallest that is enough for all shapes.
+
+        `options` are further ones of `runner.run`, such as `weights` and `read_bandwidth`.
+        """
+        budget = max(budget, *(one.rungs[0].budget for one in self._programs))
+        inputs = [] if len(self._programs) == 1 else self.program.inputs
+        ports = [TensorInfo(port.name, port.type.shape, port.type.dtype) for port in inputs]
+        return runner.traces(self.path, ports, budget=budget, threads=threads, repeat=repeat, **options)
 
     def rates(self) -> DeviceRates:
         """As `runner.rates`."""

@@ -53,6 +53,18 @@ def require_one_shape(info: Mapping[str, Any], whose: str) -> None:
         raise InputError(f"the library holds {len(info['shapes'])} shapes, and {whose} one: build a library for each shape")
 
 
+def made_inputs(ports: Iterable[TensorInfo]) -> list[np.ndarray]:
+    """Random arrays, the same every time; those of integers are zero."""
+    random = np.random.default_rng(0)
+
+    def made(port: TensorInfo) -> np.ndarray:
+        if np.issubdtype(port.array_dtype, np.floating):
+            return random.standard_normal(port.shape).astype(port.array_dtype)
+        return np.zeros(port.shape, port.array_dtype)
+
+    return [made(port) for port in ports]
+
+
 def extents_of(value: Any) -> tuple[int, ...]:
     """The shape of an input, whatever holds it."""
     return tuple(value.shape if hasattr(value, "shape") else np.shape(value))

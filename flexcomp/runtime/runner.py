@@ -13,10 +13,13 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, InputError
 from flexcomp.files import beside, require_folder
-from flexcomp.runtime.trace import DeviceRates, Trace, Traces, read_traces
+from flexcomp.runtime.ports import TensorInfo, made_inputs
+from flexcomp.runtime.trace import DeviceRates, Traces, read_traces
 
 _USAGE = 2  # the runner's exit code
 
@@ -127,11 +130,14 @@ def run(
     return report
 
 
-def traces(library: str | Path, **options) -> Traces:
-    """Traces of the timed inferences; `options` as of `run`."""
+def traces(library: str | Path, ports: Sequence[TensorInfo] = (), **options) -> Traces:
+    """Traces of the timed inferences; `options` as of `run`. `ports` are the inputs of the shape that runs; none: the largest."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
-        report = run(library, trace=path, **{"warmup": 2, **options})
+        inputs = {port.name: Path(folder) / f"{number}.npy" for number, port in enumerate(ports)}
+        for array, file in zip(made_inputs(ports), inputs.values(), strict=True):
+            np.save(file, array)
+        report = run(library, trace=path, **{"warmup": 2, "inputs": inputs, **options})
         inferences = zip(read_traces(path), report["core_wait_ms_each"], strict=True)
         return Traces(
             report["rung"], report["threads"], tuple(replace(trace, core_wait_ms=waited) for trace, waited in inferences)
@@ -141,12 +147,6 @@ def traces(library: str | Path, **options) -> Traces:
 def rates(library: str | Path) -> DeviceRates:
     """Costs of the GPU besides the kernels of a library. Raises InputError for a library for CPUs, ArtifactError."""
     return DeviceRates(**run(library, budget="min", device_rates=True)["device_rates"])
-
-
-def median_trace(library: str | Path, **options) -> Trace:
-    """The trace of the inference with the median latency; `options` as of `run`."""
-    inferences = traces(library, **options).inferences
-    return sorted(inferences, key=lambda trace: trace.latency_s)[len(inferences) // 2]
 
 
 def _report_of(command: Sequence[str]) -> dict:

@@ -43,6 +43,11 @@ class Traces:
     threads: int
     inferences: tuple[Trace, ...]
 
+    @property
+    def median(self) -> Trace:
+        """The inference with the median latency."""
+        return sorted(self.inferences, key=lambda trace: trace.latency_s)[len(self.inferences) // 2]
+
 
 @dataclass(frozen=True)
 class DeviceRates:

@@ -7,11 +7,13 @@ import json
 
 import pytest
 
+import flexcomp
 from flexcomp.program.program_bytes import decode_program
 from flexcomp.report import timeline
 from flexcomp.report.chrome_trace import trace_events
 from flexcomp.runtime import runner
 from flexcomp.runtime.library import read_program
+from tests.shaped import INPUTS, encoder
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def test_pictures_and_trace_of_a_measured_plan(cli, library, program, tmp_path):
 
 
 def test_a_measured_timeline_is_the_inference(library, program):
-    trace = runner.median_trace(library, budget="min", repeat=5)
+    trace = runner.traces(library, budget="min", repeat=5).median
     lanes = timeline.measured(program, trace)
     rung = program.rungs[0]
     assert len(lanes.computing) == len(rung.steps) and len(lanes.loading) == len(rung.tapes.repeated)
@@ -72,6 +74,19 @@ def test_a_measured_timeline_is_the_inference(library, program):
         assert bar.name == program.layers[step.layer].name
         for load in lanes.loading[:need]:
             assert load.end <= bar.start
+
+
+def test_the_plan_of_one_of_several_shapes(cli, tmp_path):
+    path = tmp_path / "shaped.so"
+    flexcomp.build(
+        encoder(), input_shapes=INPUTS, shapes={"n": [16, 4]}, threads=1, probe=False, progress=False
+    ).export_library(path)
+    for n in (4, 16):
+        done = cli("plan", path, "--shape", f"n={n}", "--measured", "--trace", tmp_path / f"{n}.json", "--repeat", 1)
+        assert done.returncode == 0, done.stderr
+    traces = [json.loads((tmp_path / f"{n}.json").read_text()) for n in (4, 16)]
+    assert traces[0] != traces[1]
+    assert "no shape is n=5: the library holds n=16; n=4" in cli("plan", path, "--shape", "n=5").stderr
 
 
 def test_wrong_wishes(cli, library, tmp_path):
