@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from flexcomp.errors import InputError
+from flexcomp.generation.template import ChatTemplate
 
 TOKENIZER, TEMPLATE, CONFIG, GENAI = "tokenizer.json", "chat_template.jinja", "config.json", "genai_config.json"
 _SETTINGS = (CONFIG, "tokenizer_config.json", "generation_config.json")  # of keys in several files the last one's counts
 FILES = (TOKENIZER, TEMPLATE, GENAI, *_SETTINGS)  # all that is read; the first is needed
 _MOST_NBYTES = 1 << 28  # of a file
-_LONGEST_CHAT = 1 << 24  # characters of a conversation in its template
 
 
 class FolderTokenizer:
@@ -26,6 +26,7 @@ class FolderTokenizer:
         self.tokenizer = _tokenizer(self.folder / TOKENIZER)
         self.settings = read_settings(self.folder)
         self.ends = frozenset(self._ends())  # tokens that end a reply
+        self._chat_template: ChatTemplate | None = None
 
     def require_within(self, vocabulary: int) -> None:
         """Raise InputError if the tokenizer has more tokens than a decoder knows."""
@@ -52,19 +53,19 @@ class FolderTokenizer:
         return given if isinstance(given, str) else ""
 
     def conversation(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt that the folder's template makes of messages. Raises InputError if there is none, or it refuses."""
-        template, errors = _compiled(self._template())
+        """The prompt that the folder's template makes of messages. Raises InputError if none does."""
         names = {key: self._special(key) for key in self.settings if key.endswith("_token")}
-        parts, length = [], 0
+        if self._chat_template is None:
+            self._chat_template = ChatTemplate(self._template())
         try:
-            for part in template.generate(messages=[dict(one) for one in messages], add_generation_prompt=True, **names):
-                parts.append(part)
-                length += len(part)
-                if length > _LONGEST_CHAT:
-                    raise InputError(f"the chat template makes more than {_LONGEST_CHAT} characters: correct it")
-        except errors as error:
-            raise InputError(f"the chat template of {self.folder} refuses the messages: {error}") from None
-        return "".join(parts)
+            return self._chat_template.conversation(messages, names)
+        except InputError as error:
+            raise InputError(f"the chat template of {self.folder} {error}") from None
+
+    def close(self) -> None:
+        """End the process of the chat template, if there is one."""
+        if self._chat_template is not None:
+            self._chat_template.close()
 
     def _template(self) -> str:
         path = self.folder / TEMPLATE
@@ -126,22 +127,3 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path} ({error}): give the model's folder, with its tokenizer") from None
-
-
-def _compiled(source: str) -> tuple[Any, tuple[type[Exception], ...]]:
-    """A template in a sandbox, and the errors that it raises."""
-    try:
-        from jinja2 import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError:
-        raise InputError("chat templates need the package jinja2: pip install 'flexcomp[text]'") from None
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    environment.globals["raise_exception"] = refuse
-    try:
-        return environment.from_string(source), (TemplateError, TypeError, ValueError, OverflowError, RecursionError)
-    except TemplateError as error:
-        raise InputError(f"the chat template is none: {error}") from None

@@ -122,6 +122,7 @@ class LanguageModel:
     def close(self) -> None:
         """End replies in progress, and give memory back."""
         self.turns.close()
+        self.text.tokenizer.close()
         self.session.close()
 
 

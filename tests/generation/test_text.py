@@ -5,7 +5,8 @@ from tokenizers import Tokenizer
 
 import flexcomp
 from flexcomp.errors import InputError
-from flexcomp.generation import Text
+from flexcomp.generation import FolderTokenizer, Text
+from flexcomp.generation.template import ChatTemplate
 from tests.cli import calls
 from tests.exporters.genai import VOCABULARY
 
@@ -70,14 +71,34 @@ def test_conversations_have_the_model_s_form(text, monkeypatch):
         ("{{ raise_exception('no system role') }}", "no system role"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}{{ messages }}{% endfor %}{% endfor %}", "more than"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "refuses"),
-        ("{% for %}", "is none"),
+        ("{% for %}", "refuses the messages: Expected"),
+        ("{% set one = namespace(x='ab') %}{% for i in range(60) %}{% set one.x = one.x ~ one.x %}{% endfor %}", "MiB of memory"),
+        ("{% macro one() %}{{ one() }}{% endmacro %}{{ one() }}", "without end"),
     ],
 )
-def test_templates_that_misbehave(text, tmp_path, folder, template, reason):
+def test_templates_that_misbehave(folder, tmp_path, template, reason):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text((folder / name).read_text())
     (tmp_path / "chat_template.jinja").write_text(template)
-    text.tokenizer.folder = tmp_path
+    tokenizer = FolderTokenizer(tmp_path)
     with pytest.raises(InputError, match=reason):
-        text.tokenizer.conversation([{"role": "user", "content": "x"}])
+        tokenizer.conversation([{"role": "user", "content": "x"}])
+    tokenizer.close()
+
+
+def test_a_template_that_does_not_end_is_refused_and_later_conversations_are_formed():
+    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    template = ChatTemplate(f"{{% if messages %}}{endless}{{% endif %}}{{{{ eos_token }}}}", seconds=0)
+    for _ in range(2):
+        with pytest.raises(InputError, match="more than 0 s of computing"):
+            template.conversation([{"role": "user", "content": "x"}], {})
+        assert template.conversation([], {"eos_token": "<ä>"}) == "<ä>"
+    process = template._process
+    process.kill()  # as one that ended because nobody asked
+    process.wait()
+    assert template.conversation([], {"eos_token": "b"}) == "b"
+    template.close()
+    assert template._process is None
 
 
 @pytest.mark.parametrize(
