@@ -2,7 +2,7 @@
 
 from flexcomp.generation.generator import Generator, Reply
 from flexcomp.generation.grammar import GRAMMAR_NBYTES, JSON_OBJECT, Grammar
-from flexcomp.generation.pooling import Pooling, read_pooling
+from flexcomp.generation.pooling import Pooling, pooling_files, read_pooling
 from flexcomp.generation.sampling import Chance, Sampling
 from flexcomp.generation.text import Text, TextReply
 from flexcomp.generation.token_bytes import TokenBytes
@@ -11,5 +11,5 @@ from flexcomp.generation.turns import Turn, Turns
 
 __all__ = [
     "GRAMMAR_NBYTES", "JSON_OBJECT", "Chance", "FolderTokenizer", "Generator", "Grammar", "Pooling", "Reply", "Sampling", "Text",
-    "TextReply", "TokenBytes", "Turn", "Turns", "read_pooling",
+    "TextReply", "TokenBytes", "Turn", "Turns", "pooling_files", "read_pooling",
 ]  # fmt: skip

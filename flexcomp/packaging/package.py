@@ -10,6 +10,8 @@ from pathlib import Path
 
 from flexcomp.errors import InputError
 from flexcomp.files import beside, require_folder, require_writable
+from flexcomp.generation import pooling_files
+from flexcomp.generation.tokenizer import FILES, TOKENIZER
 from flexcomp.program import require_library
 
 from .device_files import LIBRARY, RUNNER, device_files
@@ -27,12 +29,19 @@ draws random inputs and prints what an inference takes. Inputs and outputs are N
 --help lists the options. {library} and {weights} belong together; {tvm_ffi} is tvm-ffi's, unchanged.
 The system must provide glibc 2.28 or later and libstdc++.
 """
+_TEXT = """
+The tokenizer and its settings are here, too. With flexcomp in Python (pip install 'flexcomp[text]'):
+
+    flexcomp generate {library} --budget min --prompt 'TEXT'
+    flexcomp generate {library} --budget min --chat
+"""
 
 
 def package(library: str | os.PathLike[str], output: str | os.PathLike[str], compiler: str | None = None) -> list[str]:
     """Put a library, its weights, the runner, libtvm_ffi and a README into `output`; returns the names of the files.
 
-    `output` is a folder, new or empty, or an archive NAME.tar.gz, whose files lie in a folder NAME; the output appears only
+    Where a tokenizer lies next to the library, all files for text go along. `output` is a folder, new or empty, or an archive
+    NAME.tar.gz, whose files lie in a folder NAME; the output appears only
     when complete. The machine is the library's; the runner of another one is compiled by `compiler`, or
     MACHINE-linux-gnu-g++. Raises InputError, ArtifactError, or TargetError for a machine or compiler that is missing.
     """
@@ -45,6 +54,9 @@ def package(library: str | os.PathLike[str], output: str | os.PathLike[str], com
         model=library.stem, machine=machine, runner=RUNNER, library=library.name, weights=weights.name, tvm_ffi=LIBRARY
     )
     files = {library.name: library, weights.name: weights, RUNNER: runner, LIBRARY: tvm_ffi}
+    if texts := _texts(library.resolve().parent):
+        files |= texts
+        text += _TEXT.format(library=library.name)
     return write_package(output, files, text)
 
 
@@ -61,9 +73,10 @@ def write_package(output: Path, files: Mapping[str, Path], readme: str) -> list[
         folder = scratch / output.name.removesuffix(_ARCHIVE)
         folder.mkdir()
         for name, source in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             shutil.copy(source, folder / name)
         (folder / "README").write_text(readme, encoding="utf-8")
-        names = sorted(path.name for path in folder.iterdir())
+        names = sorted([*files, "README"])
         if _is_archive(output):
             archive = scratch / "archive"
             with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
@@ -72,6 +85,14 @@ def write_package(output: Path, files: Mapping[str, Path], readme: str) -> list[
         else:
             folder.replace(output)
     return names
+
+
+def _texts(folder: Path) -> dict[str, Path]:
+    """The files for text in the folder of a library; none without a tokenizer."""
+    if not (folder / TOKENIZER).exists():
+        return {}
+    names = [name for name in FILES if (folder / name).exists()]
+    return {name: folder / name for name in (*names, *pooling_files(folder))}
 
 
 def _is_archive(output: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,3 +42,17 @@ def test_a_packaged_runner_finds_its_library_beside_itself(library, tmp_path):
     folder = tmp_path / "tiny"
     package(library, folder)
     assert (folder / loaded("./flexcomp-run", "./tiny.so", cwd=folder)).resolve().parent == folder
+
+
+def test_a_language_model_takes_its_tokenizer_along(decoder_library, tmp_path):
+    built, folder = shutil.copytree(decoder_library.parent, tmp_path / "built"), tmp_path / "chat"
+    for name, text in (("modules.json", "[]"), ("other.json", "{}")):
+        (built / name).write_text(text)
+    names = package(built / decoder_library.name, folder)
+    assert {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "modules.json"} < {*names}
+    assert "other.json" not in names and sorted(path.name for path in folder.iterdir()) == names
+    options = ["--budget", "min", "--max-tokens", "4", "--prompt", "cat"]
+    command = [sys.executable, "-m", "flexcomp", "generate", "./decoder.so", *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "tokens after" in done.stderr, done.stderr
+    assert "flexcomp generate decoder.so" in (folder / "README").read_text()
