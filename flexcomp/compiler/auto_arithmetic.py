@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,11 +60,13 @@ def choose(
     report: Progress,
     shape: str = "",
     others: Sequence[OtherShape] = (),
+    judge: Callable[[], WeightTypes] | None = None,
 ) -> ChosenArithmetic:
     """The layers in fewer bits within `max_error` of the largest output, each output by its own, over all inputs `given`, in
     this `shape` and all `others`.
 
-    `lower` makes a network of types, `usual` are those of this arithmetic. Raises InputError if the inputs do not fit the
+    `lower` makes a network of types, `usual` are those of this arithmetic. Errors are those from the network with the weights of
+    `judge`; by default from that with layers of the same weights in float32. Raises InputError if the inputs do not fit the
     network, or all outputs on them are 0 or no numbers.
     """
     ports = lower(usual).base.inputs
@@ -81,10 +83,16 @@ def choose(
     work = [layer.flops for layer in asked_about(wide.program.layers)]
     assert len(work) == len(usual.kept), f"{len(usual.kept)} layers were asked about, {len(work)} have weights"
     with tempfile.TemporaryDirectory(prefix="flexcomp-auto-") as folder:
-        trial = Trial(wide, Path(folder), inputs)
+        trial = Trial(wide if judge is None else compiled(lower(judge())), Path(folder), inputs)
         require_telling(trial.wanted, "random inputs" if given is None else "the calibration inputs")
         for number, other in enumerate(others):
-            other.open(in_order(types((), usual.tried)), usual.nodes, given, Path(folder) / str(number))
+            of_others = in_order(types((), usual.tried)) if judge is None else judge()
+            other.open(of_others, usual.nodes, given, Path(folder) / str(number))
+
+        def error_of(narrow: Collection[int]) -> float:
+            in_others = (other.error_of(types(narrow, usual.tried)) for other in others)
+            return max([trial.error_of(build(narrow)), *in_others])
+
         total = len(candidates) + 1
         errors = usual.errors()
         for done, index in enumerate(candidates):
@@ -93,11 +101,10 @@ def choose(
         within = [(error, index) for index in candidates if (error := errors[index]) is not None and error <= max_error]
         order = [index for *_, index in sorted((error**2 / max(work[index], 1), index) for error, index in within)]
         report("calibrate", len(candidates), total)
-        fewest, most, error = 0, len(order), 0.0
+        fewest, most, error = 0, len(order), 0.0 if judge is None else error_of(())
         count = most  # all together, mostly
         while fewest < most:
-            tried = trial.error_of(build(order[:count]))
-            tried = max([tried, *(other.error_of(types(order[:count], usual.tried)) for other in others)])
+            tried = error_of(order[:count])
             if tried <= max_error:
                 fewest, error = count, tried
             else:
@@ -158,18 +165,20 @@ class TypesOfHalf(TypesOfLayers):
 class TypesOfBytes(TypesOfLayers):
     """Of products of 8 bits. Raises InputError if this machine cannot measure what the unit computes."""
 
-    def __init__(
-        self, wish: str | Mapping[str, str] | None, evaluate: Evaluate, offered: Collection[str], unit: VectorUnit
-    ) -> None:
-        super().__init__(wish, evaluate, offered=offered)
-        self.kept, self._of_unit = [], unit
+    def __init__(self, types: WeightTypes, evaluate: Evaluate, offered: Collection[str], unit: VectorUnit) -> None:
+        """`types` are those of the weights."""
+        super().__init__(None, evaluate, offered=offered)
+        self.kept, self._types, self._of_unit = [], types, unit
         self._multiplies: list[bool] = []
         self._here = resolve_target("native").vector_unit
 
     def of(self, names: Sequence[str], weight: KeptWeight) -> str:
-        self.kept.append(super().of(names, weight))
+        self.kept.append(self._types.of(names, weight))
         self._multiplies.append(weight.multiplies_blocks)
         return self.kept[-1]
+
+    def require_granted(self) -> None:
+        self._types.require_granted()
 
     def tried(self, index: int) -> str:
         kept = together(self.kept[index], self._of_unit) if self._multiplies[index] else ""

@@ -283,9 +283,10 @@ def types_of(
     report: Progress,
     cache: bool,
     names: Sequence[str] = ("",),
-) -> tuple[list[WeightTypes], Chosen | ChosenArithmetic | None]:
+) -> tuple[list[WeightTypes], tuple[Chosen | ChosenArithmetic, ...]]:
     """The types of weights for passes to ask for, of a network in each of its shapes, which have `names`; and how types were
-    chosen, if by their errors.
+    chosen, by their errors. Weights that are chosen for activations in 8 bits get half of the error; all of it is that from
+    float32.
 
     Raises InputError for types that there are not or that the target does not widen, and for calibration inputs that do not
     fit the network.
@@ -296,23 +297,27 @@ def types_of(
     if not options.measured:
         usual = target.half or None
         together = partial(byte_products.together, unit=target.vector_unit) if target.computes_bytes else lambda kept: ""
-        return [WeightTypes(options.types, one, offered=offered, usual=usual, together=together) for one in on_weights], None
+        return [WeightTypes(options.types, one, offered=offered, usual=usual, together=together) for one in on_weights], ()
     in_order = [lambda types, one=one: TypesInOrder(types, one, offered) for one in on_weights]
     rounded_for = target if options.arithmetic == "auto" else None
     lower = [partial(lowered_here, one, rounded_for=rounded_for) for one in shapes]
     compiled = partial(compiled_here, shapes[0].name, cache)
     others = [OtherShape(name, one, compiled, kept) for name, one, kept in zip(names[1:], lower[1:], in_order[1:], strict=True)]
     given, most = options.calibration, options.max_error
-    chosen: Chosen | ChosenArithmetic
-    if options.arithmetic == "float32":
-        chosen = choose_types(lower[0], compiled, on_weights[0], given, most, offered, report, names[0], others)
-    elif options.arithmetic == "int8":
-        usual = TypesOfBytes(options.types, on_weights[0], offered, target.vector_unit)
-        chosen = choose_arithmetic(lower[0], compiled, usual, in_order[0], given, most, report, names[0], others)
-    else:
-        usual = TypesOfHalf(on_weights[0], offered, target.half)
-        chosen = choose_arithmetic(lower[0], compiled, usual, in_order[0], given, most, report, names[0], others)
-    return [one(chosen.types) for one in in_order], chosen
+    chosen: tuple[Chosen | ChosenArithmetic, ...] = ()
+    usual, judge = WeightTypes(options.types, on_weights[0], offered=offered) if options.types != "auto" else None, None
+    if usual is None:
+        allowed = most if options.arithmetic == "float32" else most / 2
+        chosen = (choose_types(lower[0], compiled, on_weights[0], given, allowed, offered, report, names[0], others),)
+        usual, judge = in_order[0](chosen[0].types), partial(WeightTypes, "float32", on_weights[0], offered=offered)
+    if options.arithmetic != "float32":
+        if options.arithmetic == "int8":
+            usual = TypesOfBytes(usual, on_weights[0], offered, target.vector_unit)
+        else:
+            usual = TypesOfHalf(on_weights[0], offered, target.half)
+        found = choose_arithmetic(lower[0], compiled, usual, in_order[0], given, most, report, names[0], others, judge)
+        chosen = (*chosen, found)
+    return [one(chosen[-1].types) for one in in_order], chosen
 
 
 def _padding(model: Any, options: Options, networks: Sequence[Imported], report: Progress) -> Padding | None:

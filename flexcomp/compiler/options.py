@@ -79,8 +79,6 @@ class Weights:
         checked_name(self.store, STORES, "store")
         if self.arithmetic in (*HALVES, "auto"):
             self._require_half()
-        if self.arithmetic == "int8" and self.types == "auto":
-            raise InputError("weights='auto' measures errors in float32, without those of arithmetic='int8': give one of the two")
 
     @property
     def measured(self) -> bool:

@@ -70,7 +70,7 @@ class Prepared:
     profile: DeviceProfile
     planning: Planning
     compiler: KernelCompiler
-    chosen: Chosen | ChosenArithmetic | None = None  # how types were chosen, if by their errors
+    chosen: tuple[Chosen | ChosenArithmetic, ...] = ()  # how types were chosen, by their errors
     extents: Mapping[str, int] = field(default_factory=dict)  # of its shape, by name
     padding: Padding | None = None  # of a library whose first shape this is
 
@@ -127,8 +127,8 @@ class Prepared:
         record |= nodes.record([origins.get(layer.name) for layer in layers])
         if self.target.gpu:
             record[CODE_NBYTES] = str(sum(map(code_nbytes, objects.values())))
-        if self.chosen is not None:
-            record |= self.chosen.record(network, layers).metadata()
+        for one in self.chosen:
+            record |= one.record(network, layers).metadata()
         costs = self.planning.costs
         seconds = {
             layer.name: LayerTime(time, slice_s)

@@ -31,7 +31,7 @@ def describe(program: Program) -> dict:
     """The facts that `flexcomp inspect --json` prints; sizes in bytes, times in milliseconds."""
     recorded, errors, assumed = choices.read(program), weight_errors.read(program), from_program(program)
     arithmetic = arithmetic_errors.read(program)
-    measured = errors or arithmetic
+    measured = arithmetic or errors  # the former are errors of all that has fewer bits
     return {
         "model": program.model,
         "target": program.target,

@@ -191,9 +191,26 @@ def test_layers_within_an_error():
     assert chosen[0.1] == 3 > chosen[0.012] >= 1 and not chosen[1e-6]
 
 
-def test_types_by_errors_are_of_float32():
-    with pytest.raises(InputError, match="weights='auto' measures errors in float32"):
-        built(graph([], np.zeros((1, 1), "f4"), {}), weights="auto")
+def test_types_of_weights_and_arithmetic_by_errors():
+    """Weights and activations together are within the error of float32."""
+    rng = np.random.default_rng(11)
+    x, weights = rng.standard_normal((4, 96)).astype("f4"), {}
+    for name in "abc":
+        weights[name] = rng.standard_normal((96, 96)).astype("f4") / 10
+    nodes = [node("MatMul", "x", "a", out="h"), node("Relu", "h", out="r"), node("MatMul", "r", "b", out="g")]
+    model = graph([*nodes, node("MatMul", "g", "c")], x, weights)
+    (exact,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    chosen = {}
+    for most in (0.3, 0.02, 1e-6):
+        artifact = built(model, weights="auto", max_error=most, calibration={"x": x})
+        facts = describe(artifact.program)
+        error = abs(outputs(artifact, x) - exact).max() / abs(exact).max()
+        np.testing.assert_allclose(error, facts["error"], atol=1e-5)
+        assert error <= most and facts["max_error"] == most
+        chosen[most] = [(one["weights_dtype"], one["arithmetic"]) for one in facts["layers"] if one["weights_dtype"]]
+        assert all(one["weights_errors"] for one in facts["layers"] if one["weights_dtype"])
+    assert ("int4", "int8") in chosen[0.3] and chosen[0.3] != chosen[0.02]
+    assert chosen[1e-6] == [("float32", "float32")] * 3
 
 
 def test_gpus_have_none():
