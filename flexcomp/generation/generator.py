@@ -114,7 +114,7 @@ class Generator:
 
     `speculate`: take tokens along that followed when the last ones were there before, and keep those that are right. The text is
     that without, in fewer inferences. None: where the plan predicts that such an inference takes hardly longer, because reading
-    weights binds. True: wherever the library's shapes allow it.
+    weights binds. True: wherever the shapes allow it, until that has lost a few inferences.
     """
 
     def __init__(self, session: Session, saved_nbytes: int = 0, speculate: bool | None = None) -> None:

@@ -172,6 +172,23 @@ def test_drafts_that_are_wrong_cost_little(rows, more, change):
             assert not replies[1].speculation.proposed
 
 
+@pytest.mark.parametrize("read", [(10, 10), (0, 0)], ids=["streamed", "resident"])
+@pytest.mark.parametrize("change", [0, 10], ids=["", "changes of shape read as much again"])
+def test_drafts_that_are_asked_for_end_where_they_do_not_pay(change, read):
+    """They may lose 8 inferences, and what the first ones take until the bytes of a change of shape are known."""
+    for more in (3.0, 1.2):
+        plain, tried = (Decoder(random_pairs, (1.0, more), read=read, change=change) for _ in range(2))
+        replies = [
+            reply_of(decoder, [0, 1, 2, 3], 600, GREEDY, wanted) for decoder, wanted in ((plain, False), (tried, True))
+        ]
+        assert replies[0].tokens == replies[1].tokens and replies[1].speculation.proposed
+        assert tried.time - plain.time <= 8 + more + 2 * change + 0.03 * 600
+    plain, tried = (Decoder(repeating, (1.0, 2.5), read=read) for _ in range(2))
+    reply_of(plain, [0, 1, 2, 3, 4], 300, GREEDY, False)
+    reply_of(tried, [0, 1, 2, 3, 4], 300, GREEDY, True)
+    assert plain.time >= 1.5 * tried.time
+
+
 def test_nothing_is_tried_where_all_weights_are_resident():
     reply = reply_of(Decoder(repeating, read=(0, 0)), [0, 1, 2, 3, 4], 100, GREEDY, None)
     assert not reply.speculation.proposed
