@@ -11,7 +11,9 @@ import functools
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 
@@ -153,15 +155,26 @@ def build_runtime_object(compiler: str, output: str | Path, options: Iterable[st
     from tvm_ffi.libinfo import find_include_path
 
     output = Path(output)
-    flags = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
-    source_folder = _installed("src/session/module.cc").parents[1]
-    flags += ["-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}", f"-I{source_folder}", *options]
-    command = [compiler, *flags, "-x", "c++", "-c", "-", "-o", str(output)]
-    source = joined(sorted(source_folder.rglob("*.cc")))
+    folder = _installed("src/session/module.cc").parents[1]
+    flags = ["-std=c++20", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
+    flags += ["-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}", f"-I{folder}"]
+    for_size = {folder.parent / name for name in _installed("cmake/for_size.txt").read_text().split()}
+    units = {"-O2": set(folder.rglob("*.cc")) - for_size, "-Os": for_size}
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as pool:
+
+        def compiled(level: str) -> str:
+            made = f"{scratch}/runtime{level}.o"
+            _run([compiler, *flags, level, *options, "-x", "c++", "-c", "-", "-o", made], joined(sorted(units[level])))
+            return made
+
+        _run([compiler, "-r", "-nostdlib", "-o", str(output), *pool.map(compiled, units)])
+    return output
+
+
+def _run(command: Sequence[str], source: str = "") -> None:
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
-    return output
 
 
 def _native(name: str) -> Path:
