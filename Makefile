@@ -49,7 +49,8 @@ sanitize:
 
 bench:
 	@bash scripts/environment.sh $(VENV) bench
-	$(PYTHON) -m benchmarks.compare --json $(RESULTS)/compare.json --summary $(SHOWN)/comparison.json --picture $(SHOWN)/comparison.png $(ARGS)
+	$(PYTHON) -m benchmarks.compare --json $(RESULTS)/compare.json --summary $(SHOWN)/comparison.json $(ARGS)
+	$(PYTHON) -m benchmarks.compare --draw $(SHOWN)/comparison*.json --picture $(SHOWN)/comparison.png
 
 measurements:
 	@bash scripts/environment.sh $(VENV) bench

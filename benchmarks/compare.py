@@ -3,7 +3,7 @@
     python -m benchmarks.compare                                      # all networks, one and two threads
     python -m benchmarks.compare resnet50 gpt2 --threads 1 --rounds 3
     python -m benchmarks.compare vgg19 --picture vgg19.png            # also flexcomp over its budgets
-    python -m benchmarks.compare --draw docs/measurements/comparison.json --picture again.png    # measures nothing
+    python -m benchmarks.compare --draw docs/measurements/comparison*.json --picture again.png    # measures nothing
 
 Every engine has an environment of its own in `.cache/peers`, made at its first use, and every measurement a process of
 its own; engines take turns. All compute in float32 with the same number of threads on the same inputs, and outputs are
@@ -30,7 +30,7 @@ import onnx
 from benchmarks import models
 from benchmarks.peers import ENGINES, environment
 from benchmarks.peers.measure import EngineFailure, Workplace
-from benchmarks.peers.picture import draw, shown
+from benchmarks.peers.picture import by_network, draw, shown
 from benchmarks.peers.summary import OURS, Run, Verdict, conditions, judge, ranking, standing
 from benchmarks.results import Results, Table, json_option
 from flexcomp.report.progress import BuildProgress
@@ -134,7 +134,7 @@ def measure_network(name: str, args: argparse.Namespace, table: Table) -> list[d
                 np.savez(workplace.inputs, **network.example(0))
             with BuildProgress(f"{name}, {threads} thread{'s' * (threads > 1)}") as progress:
                 verdict, points = compare(
-                    workplace, args.engines, args.rounds, args.seconds, args.picture is not None, progress
+                    workplace, args.engines, args.rounds, args.seconds, bool(args.picture or args.summary), progress
                 )
             add_rows(table, name, threads, verdict)
             facts = asdict(verdict)
@@ -142,6 +142,7 @@ def measure_network(name: str, args: argparse.Namespace, table: Table) -> list[d
                 {
                     "network": name,
                     "threads": threads,
+                    "processor": args.processor,
                     "engines": facts.pop("standings"),
                     **facts,
                     "curve": points,
@@ -172,13 +173,14 @@ def main() -> None:
     json_option(parser, "compare")
     parser.add_argument("--picture", type=Path, help="draw latency over memory, with flexcomp at several budgets")
     parser.add_argument("--summary", type=Path, help="write what the picture shows here, as JSON")
-    parser.add_argument("--draw", type=Path, help="only draw the picture of a JSON file that was written before")
+    parser.add_argument("--processor", default="", help="its name in the picture; a virtual machine may hide it")
+    parser.add_argument("--draw", type=Path, nargs="+", help="only draw the picture of JSON files, one for each processor")
     parser.add_argument("--dir", type=Path, help="a folder for the models, on the disk to load from")
     args = parser.parse_args()
     if args.draw:
         if not args.picture:
             parser.error("--draw needs --picture")
-        draw(json.loads(args.draw.read_text())["results"], args.picture)
+        draw(by_network([json.loads(path.read_text())["results"] for path in args.draw]), args.picture)
         return
     if unknown := set(args.names) - {*NETWORKS, *models.NAMES}:
         parser.error(f"no network {', '.join(sorted(unknown))}; there are {', '.join([*NETWORKS, *models.NAMES])}")

@@ -34,12 +34,20 @@ def draw(results: Sequence[dict], path: Path) -> None:
     pyplot.close(figure)
 
 
+def by_network(runs: Sequence[Sequence[dict]]) -> list[dict]:
+    """The results of several processors in one list: those of a network next to each other, in the order of the runs."""
+    results = [result for run in runs for result in run]
+    names = list(dict.fromkeys((result["network"], result["threads"]) for result in results))
+    return sorted(results, key=lambda result: names.index((result["network"], result["threads"])))
+
+
 def shown(results: Sequence[dict]) -> list[dict]:
     """The results of a comparison for the picture."""
     return [
         {
             "network": result["network"],
             "threads": result["threads"],
+            "processor": result.get("processor", ""),
             "engines": {name: _place(found) for name, found in result["engines"].items()},
             "curve": [_place(point) for point in result["curve"]],
         }
@@ -64,8 +72,9 @@ def _draw_one(axis, result: dict) -> dict[str, object]:
             colour = _COLOURS.get(name, "tab:orange")
             place = ([found["memory_bytes"] / MB], [found["latency_ms"]])
             (handles[ENGINES[name].title],) = axis.plot(*place, mark, color=colour, markersize=7)
-    threads = result["threads"]
-    axis.set_title(f"{result['network']}, {threads} thread{'s' * (threads > 1)}", fontsize=10)
+    threads, processor = result["threads"], result.get("processor")
+    title = f"{result['network']}, {threads} thread{'s' * (threads > 1)}"
+    axis.set_title(f"{title}, {processor}" if processor else title, fontsize=10)
     axis.set_xscale("log")
     axis.margins(0.08)
     axis.set_ylim(bottom=0)

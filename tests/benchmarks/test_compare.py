@@ -14,7 +14,7 @@ from PIL import Image
 from benchmarks.compare import COLUMNS, add_rows
 from benchmarks.peers.conditions import Conditions, observed
 from benchmarks.peers.measure import largest_error
-from benchmarks.peers.picture import draw, shown
+from benchmarks.peers.picture import by_network, draw, shown
 from benchmarks.peers.summary import Run, conditions, judge, ranking
 from benchmarks.results import Table
 
@@ -106,10 +106,15 @@ def test_a_saved_summary_gives_the_same_picture(tmp_path):
     assert (tmp_path / "later.png").read_bytes() == (tmp_path / "at_once.png").read_bytes()
 
 
+def test_results_of_two_processors_stand_next_to_each_other():
+    runs = [[{"network": name, "threads": 1, "processor": one} for name in names] for one, names in (("A", "xy"), ("B", "yx"))]
+    assert [(one["network"], one["processor"]) for one in by_network(runs)] == [("x", "A"), ("x", "B"), ("y", "A"), ("y", "B")]
+
+
 def test_the_committed_picture_is_that_of_its_figures(tmp_path):
-    facts = json.loads(Path("docs/measurements/comparison.json").read_text())
-    assert facts["note"] and all(len(result["curve"]) > 1 for result in facts["results"])
-    draw(facts["results"], tmp_path / "again.png")
+    runs = [json.loads(path.read_text())["results"] for path in sorted(Path("docs/measurements").glob("comparison*.json"))]
+    assert all(result["processor"] and len(result["curve"]) > 1 for run in runs for result in run)
+    draw(by_network(runs), tmp_path / "again.png")
     with Image.open(tmp_path / "again.png") as drawn, Image.open("docs/measurements/comparison.png") as committed:
         assert drawn.size == committed.size
 
