@@ -13,7 +13,8 @@ pointwise convolutions are the case without neighbours.
    epilogue's tensors are fetched into the cache while the reduction runs.
 4. A long reduction is added up in parts of a few hundred products, so that rounding errors stay small. Where products are of
    float16, these parts have at most 128 products, and their sums are float16; totals are float32. Products of bfloat16 are
-   added up in float32, those of two neighbouring input channels by one instruction; a last channel is alone.
+   added up in float32, those of two neighbouring input channels by one instruction, or of four on AArch64; after the last
+   channel are zeros.
 5. Padding costs neither a copy nor a test in the inner loop: kernel rows outside the image are left out by the
    bounds of the loop, and the few tiles that touch the left or right border are emitted on their own, each with
    the taps that exist. Long kernels have too many of both, and loops over taps (schedules/tiles/taps.py).
@@ -46,6 +47,7 @@ from .tiles.emit import (
 )
 from .tiles.first_taps import MaskedAccumulators
 from .tiles.layer_function import Operands, layer_function
+from .tiles.matrix import MatrixAccumulators
 from .tiles.panel import panel_of
 from .tiles.parts import choose_parts
 from .tiles.spec import ConvSpec
@@ -60,8 +62,9 @@ UNROLL_CHANNELS = 4
 # added one after the other: 25,088 of them lose a digit against ONNX Runtime, which also adds up in parts. The largest error over
 # the largest sum of 2,304 products of float16: 2e-3 in parts of 128, 3e-3 in parts of 256, 1e-2 in one.
 PARTIAL_TERMS = {"float32": 512, "float16": 128, "bfloat16": 512}
-PAIR = 2  # products of bfloat16 that an instruction adds up
+PAIR, MATRIX = 2, 4  # products of bfloat16 that vdpbf16ps adds up, and bfmmla
 
+_NEON = 4  # float32 lanes
 # A loop of one or two steps over joined columns is unrolled by LLVM, which then loads this many vectors early.
 _EARLY_LOADS = 5
 
@@ -102,6 +105,11 @@ def _first_apart(low, high, apart: bool) -> list[tuple[tuple, bool]]:
     return [((low, tirx.max(low, tirx.min(high, 1))), True), ((tirx.max(low, 1), high), False)]
 
 
+def together(spec: ConvSpec, vector_width: int) -> int:
+    """Input channels of which an instruction adds up the products: of those for bfloat16, AArch64's has vectors of 128 bits."""
+    return (MATRIX if vector_width == _NEON else PAIR) if spec.dtype == "bfloat16" else 1
+
+
 def sums_in_registers(spec: ConvSpec) -> bool:
     """Whether all products of an output may be added up one after the other: in float32, or few of float16."""
     return spec.dtype != "float16" or spec.taps <= PARTIAL_TERMS[spec.dtype]
@@ -115,7 +123,7 @@ class DirectEmitter:
     def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int) -> None:
         assert not spec.pointwise or spec.batch == spec.height == 1, "a pointwise convolution is seen as one row"
         self.declared, self.spec, self.tile = declared, spec, tile
-        self.together = PAIR if self.multiplies_pairs and spec.dtype == "bfloat16" else 1
+        self.together = together(spec, vector_width) if self.multiplies_pairs else 1
         self.panel = panel_of(spec, tile.channels, self.together)
         self.pieces = pieces(tile.channels, vector_width)
         self.stores = pieces(min(tile.channels, self.panel.group_channels), vector_width)
@@ -202,7 +210,10 @@ class DirectEmitter:
     def _registers(self) -> tuple[Accumulators, Accumulators]:
         """Registers for sums, and for the total of long reductions."""
         kind = MaskedAccumulators if self.spec.first_taps else Accumulators
-        of_products = HalfAccumulators if self.spec.dtype == "float16" else PairAccumulators if self.together > 1 else kind
+        if self.together == MATRIX:
+            kind = of_products = MatrixAccumulators
+        else:
+            of_products = HalfAccumulators if self.spec.dtype == "float16" else PairAccumulators if self.together > 1 else kind
         acc = of_products(self.tile.rows, self.pieces)
         return acc, kind(self.tile.rows, self.pieces) if self.spec.taps > self.most_terms else acc
 
@@ -419,7 +430,7 @@ class DirectEmitter:
 
         with self.of_present(kernel_column):
             if self.together > 1:
-                self._add_pairs(pixel, tap, reached, count)
+                self._add_words(pixel, tap, reached, count)
             elif self._unrolls_channels:
                 for step in range(spec.group_in):
                     self.acc.accumulate(
@@ -432,34 +443,45 @@ class DirectEmitter:
                 fetch = (lambda step: self.w.fetch_ahead(tap + step * block)) if self.fetches_weights else None
                 lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth, fetch=fetch)
 
-    def _add_pairs(self, pixel, tap, reached: list[int], count) -> None:
-        """Add the products of `count` channels, two at a time; the last of an odd number alone."""
-        spec, block, pair = self.spec, self.panel.block, self.together
+    def _add_words(self, pixel, tap, reached: list[int], count) -> None:
+        """Add the products of `count` channels, a word of them at a time; zeros fill the last one."""
+        spec, block, each = self.spec, self.panel.block, self.together
 
         def add(channel, given: int) -> None:
             def left(row: int, start: int, lanes: int) -> tirx.Expr:
-                some = self.x[vector(pixel + (row * spec.stride[1] * spec.in_channels) + channel, given)]
-                if given == pair:
-                    return spread(tirx.reinterpret("int32", some), lanes)
-                return spread(tirx.Cast("int32", tirx.reinterpret("uint16", some)), lanes)
+                return spread(self._word(pixel + (row * spec.stride[1] * spec.in_channels) + channel, given), lanes)
 
             def right(start: int, lanes: int) -> tirx.Expr:
-                some = self.w.buffer[vector(tap + channel * block + pair * start, pair * lanes)]
-                return tirx.reinterpret("int32" if lanes == 1 else f"int32x{lanes}", some)
+                some = self.w.buffer[vector(tap + channel * block + each * start, each * lanes)]
+                words = each * lanes // PAIR
+                return tirx.reinterpret("int32" if words == 1 else f"int32x{words}", some)
 
             if self.fetches_weights:
                 self.w.fetch_ahead(tap + channel * block)
             self.acc.accumulate(reached, left, right)
 
         if self._unrolls_channels:
-            for channel in range(0, spec.group_in, pair):
-                add(channel, min(pair, spec.group_in - channel))
+            for channel in range(0, spec.group_in, each):
+                add(channel, min(each, spec.group_in - channel))
             return
-        with T.serial(count // pair) as step:
-            add(step * pair, pair)
-        if spec.group_in % pair:
-            with maybe_serial(count // pair, (count + (pair - 1)) // pair) as step:
-                add(step * pair, 1)
+        with T.serial(count // each) as step:
+            add(step * each, each)
+        if rest := spec.group_in % each:
+            with maybe_serial(count // each, (count + (each - 1)) // each) as step:
+                add(step * each, rest)
+
+    def _word(self, at, given: int) -> tirx.Expr:
+        """So many channels from an element on, as bits of an integer: those of a word, or zeros after the last."""
+        kind, word, done = f"int{16 * self.together}", None, 0
+        while done < given:
+            size = 1 << ((given - done).bit_length() - 1)
+            some = self.x[vector(at + done, size)]
+            if size == self.together:
+                return tirx.reinterpret(kind, some)
+            bits = tirx.Cast(kind, tirx.reinterpret(f"uint{16 * size}", some))
+            word = bits if word is None else word | (bits << tirx.const(16 * done, kind))
+            done += size
+        return word
 
     @contextmanager
     def of_present(self, kernel_column) -> Iterator[None]:

@@ -34,7 +34,7 @@ def candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     work = direct_work(spec, unit.pair_cost)
     if tile.depth > 1 and spec.widens and element_type(spec.weights) in _WIDENING:
         work *= 1 + _WIDENING[element_type(spec.weights)] / tile.rows
-    panel = panel_of(spec, tile.channels, conv.PAIR if spec.dtype == "bfloat16" else 1)
+    panel = panel_of(spec, tile.channels, conv.together(spec, unit.width))
     # Blocks that overlap compute some results twice.
     disjoint = panel.group_channels % panel.block == 0
     rows, name = row_kernel(_BANDS, spec, unit.width, tile), ("direct", "gemv")[_is_pixel(spec)]

@@ -28,7 +28,7 @@ def with_products(spec: ConvSpec) -> ConvSpec:
 
 
 @functools.cache
-def direct_work(spec: ConvSpec, pair_cost: int = 1) -> float:
+def direct_work(spec: ConvSpec, pair_cost: float = 1) -> float:
     """Operations at a core's peak that take as long; products of bfloat16 take `pair_cost` times as long as they might."""
     inside = _taps_inside(spec, 0) * _taps_inside(spec, 1) / (spec.out_height * spec.out_width * math.prod(spec.kernel))
     products = float32_flops(spec) * (pair_cost if spec.dtype == "bfloat16" else 1)

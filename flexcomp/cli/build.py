@@ -147,9 +147,9 @@ def build(
         str,
         known_option(
             ARITHMETICS,
-            "The type that layers multiply; float16 on AArch64 with half precision, bfloat16 on x86 with AVX512_BF16: for "
-            "activations, too; int8: for weights in blocks, times activations rounded to 8 bits; auto: 16 bits, where outputs "
-            "stay within --max-error",
+            "The type that layers multiply; float16 on AArch64 with half precision, bfloat16 on x86 with AVX512_BF16 and "
+            "AArch64 with BF16: for activations, too; int8: for weights in blocks, times activations rounded to 8 bits; auto: "
+            "16 bits, where outputs stay within --max-error",
         ),
     ] = DEFAULT_ARITHMETIC,
     tf32: Annotated[

@@ -113,11 +113,11 @@ def build(
     for each layer the type with the fewest bytes, so that no output differs from the float32 network's by more than `max_error`
     of its largest element (None: 0.005) on the `calibration` inputs.
     `calibration`: arrays by input name, several such dicts, or an .npz file; None: random inputs with a fixed seed.
-    `arithmetic`: "float32"; "float16", on AArch64 with half precision, or "bfloat16", on x86-64 with AVX512_BF16: weights and
-    activations are of this type, and layers whose weights have another type or do not fit compute in float32; "auto": these 16
-    bits in as many layers as `max_error` allows on the `calibration` inputs; "int8": layers with weights in blocks multiply
-    activations that are rounded to 8 bits, on processors with dot products of bytes, and with `max_error` or `calibration` only
-    as far as these allow. Inputs and outputs keep their types.
+    `arithmetic`: "float32"; "float16", on AArch64 with half precision, or "bfloat16", on x86-64 with AVX512_BF16 and AArch64
+    with BF16: weights and activations are of this type, and layers whose weights have another type or do not fit compute in
+    float32; "auto": these 16 bits in as many layers as `max_error` allows on the `calibration` inputs; "int8": layers with
+    weights in blocks multiply activations that are rounded to 8 bits, on processors with dot products of bytes, and with
+    `max_error` or `calibration` only as far as these allow. Inputs and outputs keep their types.
     `tf32`: True multiplies on tensor cores of GPUs from sm_80 on. Operands are rounded to ten bits of mantissa; sums are float32.
     `store`: the forms of weights in the file. "once": the form of each layer's smallest kernel; loading prepares other forms.
     "prepared": the forms of all kernels in plans. "auto": as "once", with up to a quarter more bytes for second forms where

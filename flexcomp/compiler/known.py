@@ -12,8 +12,9 @@ KERNELS = {
 WEIGHTS = ("float32", "float16", "bfloat16", "int8", "int4")
 DEFAULT_MAX_ERROR = 5e-3  # of the largest output, for "auto"
 
-# Element types that kernels multiply: float16 on AArch64 with half precision, bfloat16 on x86-64 with AVX512_BF16, int8 for
-# weights in blocks where the processor has dot products of bytes; "auto" chooses among float32 and the target's 16 bits by layer.
+# Element types that kernels multiply: float16 on AArch64 with half precision, bfloat16 on x86-64 with AVX512_BF16 and AArch64
+# with BF16, int8 for weights in blocks where the processor has dot products of bytes; "auto" chooses among float32 and the
+# target's 16 bits by layer.
 HALVES = ("float16", "bfloat16")
 ARITHMETICS = ("float32", *HALVES, "int8", "auto")
 DEFAULT_ARITHMETIC = "float32"

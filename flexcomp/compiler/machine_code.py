@@ -33,7 +33,7 @@ _CONFIG = {
     # LLVM finds common subexpressions itself; TVM's search takes most of the time on unrolled transforms.
     "tirx.disable_cse_tir": True,
 }
-_BFLOAT16 = "avx512_bf16"
+_BFLOAT16, _MATRICES = "avx512_bf16", "bf16"
 _INTRINSICS = ("tirx.call_llvm_intrin", "tirx.call_llvm_pure_intrin")
 _OF_ONE_ARCHITECTURE = ("llvm.x86.", "llvm.aarch64.")
 _PIPELINE, _WITH_BFLOAT16 = "flexcomp", f"flexcomp_{_BFLOAT16}"
@@ -126,7 +126,7 @@ def compile_module(functions: Mapping[str, tirx.PrimFunc], target: CompileTarget
     named = {symbol: func.with_attr("global_symbol", symbol) for symbol, func in functions.items()}
     with COMPILING, tvm.transform.PassContext(config=_CONFIG):
         aligned = AlignStack(4 * target.vector_width)(tvm.IRModule(named))
-        pipeline = _WITH_BFLOAT16 if _BFLOAT16 in target.features else _PIPELINE
+        pipeline = _WITH_BFLOAT16 if {_BFLOAT16, _MATRICES} & {*target.features} else _PIPELINE
         return tvm.tirx.build(aligned, target=target.tvm_target, pipeline=pipeline)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -77,23 +77,24 @@ class _Half:
     cores: str
 
 
-_HALVES_BY_TYPE = {
-    half.dtype: half
-    for half in (
-        _Half(
-            "float16", "aarch64", "asimdhp", "AArch64", "half precision (+fullfp16)",
-            "-mcpu=cortex-a55 or cortex-a76, or -mattr=+fullfp16",
-        ),
-        _Half(
-            "bfloat16", "x86", "avx512_bf16", "x86-64", "AVX512_BF16 (+avx512bf16)",
-            "-mcpu=znver4, znver5, cooperlake or sapphirerapids",
-        ),
-    )
-}  # fmt: skip
+# The first of an architecture is the one that "auto" takes.
+_KINDS_OF_HALF = (
+    _Half(
+        "float16", "aarch64", "asimdhp", "AArch64", "half precision (+fullfp16)",
+        "-mcpu=cortex-a55 or cortex-a76, or -mattr=+fullfp16",
+    ),
+    _Half(
+        "bfloat16", "x86", "avx512_bf16", "x86-64", "AVX512_BF16 (+avx512bf16)",
+        "-mcpu=znver4, znver5, cooperlake or sapphirerapids",
+    ),
+    _Half("bfloat16", "aarch64", "bf16", "AArch64", "BF16 (+bf16)", "-mcpu=cortex-x2 or neoverse-v1, or -mattr=+bf16"),
+)  # fmt: skip
 # What code needs of a processor only where kernels compute in bfloat16: no other code uses these instructions.
 _TILES = frozenset({"amx_tile", "amx_bf16"})
 # Cores with these, which are Intel's, take as long for a vdpbf16ps as for four multiply-adds (108 and 221 GFLOP/s).
 _PAIR_COST = 4
+# An instruction of AArch64 multiplies words of four in place of pairs.
+_MATRIX_COST = 0.5
 # Sums in flight where the CPU is not known: as many as the widest of AArch64 wants.
 _INDEPENDENT_FMAS = 16
 # Multiply-adds a cycle of the slowest cores whose tbl is as fast: that of A72 takes three slots of its two pipes.
@@ -151,7 +152,7 @@ class CompileTarget:
         fmas = core.independent_fmas if core else _INDEPENDENT_FMAS
         return VectorUnit(
             self.vector_width, self.vector_registers, by_lane=True, independent_fmas=fmas, dots=self._dots,
-            looks_up=core is None or core.fmas >= _LOOKS_UP_FROM, half=self.half,
+            looks_up=core is None or core.fmas >= _LOOKS_UP_FROM, half=self.half, pair_cost=_MATRIX_COST,
             matrix_dots="i8mm" in self.features,
         )  # fmt: skip
 
@@ -216,18 +217,16 @@ def with_arithmetic(target: CompileTarget, arithmetic: str) -> CompileTarget:
         return target
     if arithmetic == "int8":
         return _with_bytes(target)
-    return _with_half(target, _half_of(target) if arithmetic == "auto" else _HALVES_BY_TYPE[arithmetic])
+    return _with_half(target, [half for half in _KINDS_OF_HALF if arithmetic in ("auto", half.dtype)])
 
 
-def _half_of(target: CompileTarget) -> _Half:
-    """The type of 16 bits for an architecture; that of AArch64 where there is none."""
-    return next((half for half in _HALVES_BY_TYPE.values() if half.arch == target.arch), _HALVES_BY_TYPE["float16"])
-
-
-def _with_half(target: CompileTarget, half: _Half) -> CompileTarget:
-    if target.gpu or target.arch != half.arch:
+def _with_half(target: CompileTarget, kinds: Sequence[_Half]) -> CompileTarget:
+    """A target whose kernels may compute in the first of these types that its architecture may have."""
+    half = next((half for half in kinds if half.arch == target.arch and not target.gpu), None)
+    if half is None:
         who = "a GPU computes" if target.gpu else f"{target.arch} computes"
-        raise InputError(f"arithmetic={half.dtype!r} is for {half.machines}, and {who} ({target}): leave arithmetic at 'float32'")
+        kind, machines = kinds[0].dtype, " and ".join(half.machines for half in kinds if half.dtype == kinds[0].dtype)
+        raise InputError(f"arithmetic={kind!r} is for {machines}, and {who} ({target}): leave arithmetic at 'float32'")
     if half.feature not in target.features:
         raise InputError(
             f"arithmetic={half.dtype!r} needs {half.needs}, which the target lacks ({target}): leave arithmetic at 'float32', or "

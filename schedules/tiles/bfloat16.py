@@ -1,7 +1,8 @@
-"""Instructions of AVX512_BF16, in LLVM's text: TVM's code generator has no bfloat16, so words of 16 bits stand for it.
+"""Instructions for bfloat16, in LLVM's text: TVM's code generator has no bfloat16, so words of 16 bits stand for it.
 
-    dot        vdpbf16ps: each lane of float32 gets the sum of two products; a lane of a factor is a pair of bfloat16
-    narrowed   vcvtneps2bf16: float32 in bfloat16, to the nearest, ties to even; subnormal numbers become 0
+    dot        vdpbf16ps (x86): each lane of float32 gets the sum of two products; a lane of a factor is a pair of bfloat16
+    matrix     bfmmla (AArch64): sums of two rows × two columns get those of four products; a factor is two words of four
+    narrowed   vcvtneps2bf16, bfcvtn: float32 in bfloat16, to the nearest, ties to even; on x86 subnormal numbers become 0
 
 Calls of these functions are inlined, each to its instruction, where the text is part of a kernel's module (`LowerBFloat16`).
 """
@@ -14,12 +15,17 @@ from tvm import tirx
 
 _BITS = {16: 512, 8: 256, 4: 128}  # of the vector, by lanes
 _LEAST = 4
-_NAME = re.compile(r"flexcomp_bfloat16_(dot|narrow)_(\d+)")
+_NAME = re.compile(r"flexcomp_bfloat16_(dot|matrix|narrow)_(\d+)")
 
 
 def dot(total: tirx.Expr, left: tirx.Expr, right: tirx.Expr, lanes: int) -> tirx.Expr:
     """float32 sums with the products of pairs, int32 lanes, added."""
     return tirx.call_pure_extern(_vector("float32", lanes), f"flexcomp_bfloat16_dot_{lanes}", total, left, right)
+
+
+def matrix(total: tirx.Expr, left: tirx.Expr, right: tirx.Expr) -> tirx.Expr:
+    """Four float32 sums, [row][column], with products added of two rows and two columns, int32x4 each."""
+    return tirx.call_pure_extern("float32x4", "flexcomp_bfloat16_matrix_4", total, left, right)
 
 
 def narrowed(value: tirx.Expr, lanes: int) -> tirx.Expr:
@@ -31,7 +37,17 @@ def text_of(names: set[str]) -> str:
     """The definitions of all functions of these names that are among the above; empty if none is."""
     found = sorted((kind, int(lanes)) for kind, lanes in (match.groups() for match in map(_NAME.fullmatch, names) if match))
     declared = sorted({_BITS[max(lanes, _LEAST)] for kind, lanes in found if kind == "dot"})
-    return "\n".join([*map(_declaration, declared), *(_dot(n) if kind == "dot" else _narrow(n) for kind, n in found)])
+    made = {"dot": _dot, "matrix": lambda lanes: _MATRIX, "narrow": _narrow}
+    return "\n".join([*map(_declaration, declared), *(made[kind](lanes) for kind, lanes in found)])
+
+
+_MATRIX = """declare <4 x float> @llvm.aarch64.neon.bfmmla(<4 x float>, <8 x bfloat>, <8 x bfloat>)
+define internal <4 x float> @flexcomp_bfloat16_matrix_4(<4 x float> %total, <4 x i32> %a, <4 x i32> %b) alwaysinline {
+  %x = bitcast <4 x i32> %a to <8 x bfloat>
+  %y = bitcast <4 x i32> %b to <8 x bfloat>
+  %sum = call <4 x float> @llvm.aarch64.neon.bfmmla(<4 x float> %total, <8 x bfloat> %x, <8 x bfloat> %y)
+  ret <4 x float> %sum
+}"""
 
 
 def _declaration(bits: int) -> str:

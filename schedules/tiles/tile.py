@@ -13,6 +13,8 @@ from .spec import ARITHMETIC
 # rows and so many registers to spare, tiles of two vectors and more hold all in registers (benchmarks/lab/arm/mca.py).
 _SPARE_FOR_HALF = 4
 _MOST_ROWS_IN_HALF = 9
+# Where an instruction multiplies two rows, their factors are in one register: 12 × 8, 8 × 12 and 6 × 16 fit in 32.
+_MOST_ROWS_OF_MATRICES = 12
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,15 @@ class VectorUnit:
     matrix_dots: bool = False  # smmla adds products of two rows and two channels of 8 bits
     looks_up: bool = False  # a look-up in a register (vpermps of AVX-512, tbl) takes no longer than a multiply-add
     half: str = ""  # the type of 16 bits that kernels may compute in: float16, bfloat16, or none
-    pair_cost: int = 1  # multiply-adds of float32 that take as long as one of pairs of bfloat16
+    pair_cost: float = 1  # multiply-adds of float32 that take as long as one of pairs of bfloat16
     tiles: bool = False  # AMX multiplies tiles of bfloat16
+    two_rows: bool = False  # an instruction multiplies two rows, or one in the same time
     most_rows: int = 64  # of a tile
 
     def of(self, dtype: str) -> VectorUnit:
         """The unit for kernels with sums of an element type, or of float32 where those of bfloat16 are."""
+        if dtype == "bfloat16" and self.by_lane:
+            return replace(self, by_lane=False, two_rows=True, most_rows=_MOST_ROWS_OF_MATRICES)
         if dtype != "float16":
             return self
         width = self.width * 4 // ARITHMETIC[dtype]
@@ -182,10 +187,11 @@ def _most_rows(vectors: int, unit: VectorUnit) -> int:
     """
     if unit.by_lane:
         return min(unit.most_rows, (unit.registers - 1) // (vectors + 1))
-    return (unit.registers - 2 * vectors) // vectors
+    return min(unit.most_rows, (unit.registers - 2 * vectors) // vectors)
 
 
 def step_cost(rows: int, vectors: int, unit: VectorUnit, vector_load: float = _VECTOR_LOAD) -> float:
     """The cost of a step of a tile's reduction, in vector multiply-adds."""
+    rows += rows % 2 if unit.two_rows else 0
     left = _VECTOR_LOAD * rows / unit.width if unit.by_lane else _SCALAR_LOAD * rows
     return max(rows * vectors, unit.independent_fmas) + left + vector_load * vectors

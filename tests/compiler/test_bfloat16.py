@@ -1,4 +1,6 @@
-"""Networks computed in bfloat16, on processors with AVX512_BF16: right, smaller, and refused where that is not built."""
+"""Networks computed in bfloat16, on processors with AVX512_BF16, and on emulated ones of AArch64: right, smaller, and refused
+where that is not built.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,8 @@ from flexcomp.compiler.weights import evaluate
 from flexcomp.device import resolve_target, with_arithmetic
 from flexcomp.errors import CompilerError, InputError
 from flexcomp.frontend import load_model
+from flexcomp.runtime import runner
+from tests.compiler.emulator import emulated, needs_emulator
 from tests.compiler.test_half import SHAPE, block, bytes_of, pictures
 
 HERE = resolve_target("native")
@@ -54,6 +58,22 @@ def test_outputs_against_onnxruntime(name, tmp_path):
     assert errors["computed", "min"] == errors["computed", "all"]
     assert 1e-4 < errors["computed", "all"] < 3 * errors["rounded", "all"]
     assert errors["computed", "all"] < 3e-2
+
+
+@needs_emulator
+@pytest.mark.parametrize("name", NETWORKS)
+def test_outputs_on_aarch64(name, tmp_path):
+    make, shape = NETWORKS[name]
+    model = make()
+    x = np.random.default_rng(0).standard_normal(shape).astype("f4")
+    np.save(tmp_path / "x.npy", x)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    artifact = flexcomp.build(model, "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-v1", arithmetic="bfloat16", **OPTIONS)
+    assert "bf16" in artifact.program.features
+    artifact.export_library(tmp_path / "here.so")
+    runner.run(tmp_path / "here.so", inputs={"x": tmp_path / "x.npy"}, output_dir=tmp_path, emulator=emulated("-cpu", "max"))
+    found = np.load(runner.output_file(tmp_path, model.graph.output[0].name))
+    assert 1e-4 < abs(found - expected).max() / abs(expected).max() < 3e-2
 
 
 def test_all_layers_compute_in_it():
@@ -94,8 +114,9 @@ def test_auto_takes_the_type_of_the_target():
     ("target", "options", "error"),
     [
         ("llvm -mcpu=znver3", {}, r"needs AVX512_BF16 \(\+avx512bf16\), which the target lacks .*znver3.* leave arithmetic"),
-        ("raspberry-pi-5", {}, "arithmetic='bfloat16' is for x86-64, and aarch64 computes"),
-        ("h200", {}, "arithmetic='bfloat16' is for x86-64, and a GPU computes"),
+        ("raspberry-pi-5", {}, r"needs BF16 \(\+bf16\), which the target lacks .*cortex-a76.* such as -mcpu=cortex-x2"),
+        ("llvm -mtriple=riscv64-linux-gnu", {}, "arithmetic='bfloat16' is for x86-64 and AArch64, and riscv64 computes"),
+        ("h200", {}, "arithmetic='bfloat16' is for x86-64 and AArch64, and a GPU computes"),
         ("llvm -mcpu=znver4", {"weights": "float16"}, "multiplies weights of bfloat16, not 'float16'"),
     ],
 )

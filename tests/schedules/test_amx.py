@@ -17,9 +17,9 @@ from flexcomp.schedules.row_bands import Rows
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
-from .amx_model import instructions, library
 from .convolutions import EPILOGUES, RELU, RESIDUAL
 from .kernels import TARGET, call
+from .modelled import instructions, library
 from .reference import conv2d, in_two_slices, pack
 from .test_half import half
 

@@ -1,7 +1,7 @@
 """Kernels of float16 and of bfloat16 against NumPy: random shapes, slices and epilogues, and the rounding of long sums.
 
 Those of float16 are compiled for x86-64, which widens each operand and rounds each product and each sum, where AArch64 rounds
-once for both. Those of bfloat16 run where the processor has AVX512_BF16.
+once for both. Those of bfloat16 run where the processor has AVX512_BF16, and with a model of AArch64's instruction, "matrices".
 """
 
 from __future__ import annotations
@@ -14,30 +14,38 @@ import numpy as np
 import pytest
 
 from flexcomp.compiler.machine_code import compile_module
-from flexcomp.device import resolve_target
+from flexcomp.device import resolve_target, with_arithmetic
 from flexcomp.schedules import conv
 from flexcomp.schedules.registry import candidates, space
 from flexcomp.schedules.tiles import taps as kernel_taps
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
+from . import modelled
 from .convolutions import EPILOGUES, specs
 from .kernels import TARGET, call, library
 from .reference import conv2d, in_two_slices, pack
 
 HERE = resolve_target("native")
-UNITS = {"float16": VectorUnit(4, 32, by_lane=True, half="float16"), "bfloat16": VectorUnit(16, 32, half="bfloat16")}
+UNITS = {
+    "float16": VectorUnit(4, 32, by_lane=True, half="float16"),
+    "bfloat16": VectorUnit(16, 32, half="bfloat16"),
+    "matrices": VectorUnit(4, 32, by_lane=True, half="bfloat16"),
+}
 UNIT = UNITS["float16"]
-TARGETS = {"float16": TARGET, "bfloat16": HERE}
-TYPES = {"float16": np.dtype("f2"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-ERROR = {"float16": 5e-3, "bfloat16": 8e-3}  # of the largest sum: sums of 128 products, and results, have 11 bits, others 8
+TARGETS = {"float16": TARGET, "bfloat16": HERE, "matrices": TARGET}
+TYPES = {"float16": np.dtype("f2"), "bfloat16": np.dtype(ml_dtypes.bfloat16), "matrices": np.dtype(ml_dtypes.bfloat16)}
+# Of the largest sum: sums of 128 products, and results, have 11 bits, others 8.
+ERROR = {"float16": 5e-3, "bfloat16": 8e-3, "matrices": 8e-3}
 KINDS = [
     "float16",
+    "matrices",
     pytest.param("bfloat16", marks=pytest.mark.skipif("avx512_bf16" not in HERE.features, reason="needs AVX512_BF16")),
 ]
 
 
 def half(spec: ConvSpec, kind: str = "float16") -> ConvSpec:
+    kind = str(TYPES[kind])
     return replace(spec, dtype=kind, weights=kind)
 
 
@@ -45,7 +53,8 @@ def check(drawn: list[ConvSpec], kind: str = "float16", error: float | None = No
     """The families whose kernels agree with NumPy, in two slices each."""
     of, error = TYPES[kind], error or ERROR[kind]
     cases = [(spec, candidate) for spec in (half(one, kind) for one in drawn) for candidate in candidates(spec, UNITS[kind])]
-    compiled = library({f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}, TARGETS[kind])
+    functions = {f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}
+    compiled = modelled.library(functions, TARGET)[0] if kind == "matrices" else library(functions, TARGETS[kind])
     rng = np.random.default_rng(1)
     for i, (spec, candidate) in enumerate(cases):
         x = rng.standard_normal((spec.batch, spec.height, spec.width, spec.in_channels)).astype(of)
@@ -58,7 +67,7 @@ def check(drawn: list[ConvSpec], kind: str = "float16", error: float | None = No
         packed = pack(candidate.panel, w, bias, [vector] * spec.channel_vectors)
         found = np.full(spec.out_shape, np.nan, "f4")
         for first, count, given in in_two_slices(packed, len(packed) // 2, np.nan):
-            result = call(compiled[f"kernel_{i}"], x, *tensors, given, first, count, out=spec.out_shape, dtype=kind)
+            result = call(compiled[f"kernel_{i}"], x, *tensors, given, first, count, out=spec.out_shape, dtype=spec.dtype)
             result = np.where(result == -77, np.nan, result.astype("f4"))
             found = np.where(np.isnan(found), result, found)
         np.testing.assert_allclose(found, wanted, atol=error * abs(sums).max(), err_msg=f"{spec} {candidate}")
@@ -66,8 +75,18 @@ def check(drawn: list[ConvSpec], kind: str = "float16", error: float | None = No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("layer", ["conv", "depthwise", "grouped", "dense"])
+@pytest.mark.parametrize("layer", ["conv", "dense"])
 def test_random_shapes_and_slices(layer, kind):
+    check_layers(layer, kind)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "matrices"])
+@pytest.mark.parametrize("layer", ["depthwise", "grouped"])
+def test_random_shapes_that_are_no_matrix_products(layer, kind):
+    check_layers(layer, kind)
+
+
+def check_layers(layer: str, kind: str) -> None:
     families = {"conv": {"direct"}, "depthwise": {"depthwise"}, "grouped": {"grouped"}, "dense": {"direct"}}
     assert families[layer] <= check(specs(layer, 8), kind)
 
@@ -87,7 +106,7 @@ LONG = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_long_sums(kind):
-    assert check(LONG, kind, {"float16": 2e-3, "bfloat16": 5e-3}[kind]) == {"direct", "gemv"}
+    assert check(LONG, kind, {"float16": 2e-3}.get(kind, 5e-3)) == {"direct", "gemv"}
 
 
 @pytest.mark.skipif("avx512_bf16" not in HERE.features, reason="needs AVX512_BF16")
@@ -135,3 +154,28 @@ def test_registers_have_twice_as_many():
     assert narrow.work < 0.6 * wide.work and narrow.tile.depth == 2 * wide.tile.depth
     assert {candidate.family for candidate in space(half(spec), UNIT)} == {"direct"}
     assert all(candidate.tile.rows <= 9 for candidate in space(half(spec), UNIT))
+
+
+@pytest.mark.parametrize("spec", [ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1)), ConvSpec(1, 28, 28, 128, 512)])
+def test_an_instruction_multiplies_matrices_and_nothing_is_spilled(spec):
+    """On AArch64, in inner loops: one for two rows and two channels."""
+    target = with_arithmetic(resolve_target("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-v1"), "bfloat16")
+    (candidate,) = candidates(half(spec, "bfloat16"), target.vector_unit)
+    text = compile_module({"kernel": candidate.build()}, target).inspect_source("asm")
+    loops = re.findall(r"^(\.L\w+):((?:(?!^\.L).)*?)\tb\.\w+\t\1$", text, re.MULTILINE | re.DOTALL)
+    inner = [code for _, code in loops if "bfmmla" in code]
+    products = {-(-rows // 2) * candidate.tile.channels // 2 for rows in range(1, candidate.tile.rows + 1)}
+    assert inner and {code.count("bfmmla") for code in inner} <= products
+    assert not any("[sp" in code or "fmla\t" in code for code in inner)
+
+
+def test_a_pixel_without_a_neighbour_is_multiplied_alone():
+    """Infinite pixels next to it, and after the tensor, are not."""
+    spec = half(ConvSpec(1, 1, 5, 1031, 24), "matrices")
+    candidate = candidates(spec, UNITS["matrices"])[0]
+    x = np.zeros((1, 1, 5, 1031), ml_dtypes.bfloat16)
+    x[0, 0, ::2] = np.inf
+    packed = pack(candidate.panel, np.ones((24, 1, 1, 1031), "f4"), np.zeros(24, "f4"))
+    kernel = modelled.library({"kernel": candidate.build()}, TARGET)[0]["kernel"]
+    found = call(kernel, x, packed, 0, len(packed), out=spec.out_shape, dtype="bfloat16").astype("f4")
+    np.testing.assert_array_equal(found[0, 0, 1::2], 0)

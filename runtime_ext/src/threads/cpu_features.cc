@@ -29,7 +29,7 @@ constexpr Feature kFeatures[] = {
 #if defined(__aarch64__)
     {"fp", AT_HWCAP, 0},       {"asimd", AT_HWCAP, 1},    {"aes", AT_HWCAP, 3},      {"crc32", AT_HWCAP, 7},
     {"atomics", AT_HWCAP, 8},  {"fphp", AT_HWCAP, 9},     {"asimdhp", AT_HWCAP, 10}, {"asimdrdm", AT_HWCAP, 12},
-    {"fcma", AT_HWCAP, 14},    {"asimddp", AT_HWCAP, 20}, {"sve", AT_HWCAP, 22},     {"asimdfhm", AT_HWCAP, 23},
+    {"jscvt", AT_HWCAP, 13},   {"fcma", AT_HWCAP, 14},    {"asimddp", AT_HWCAP, 20}, {"sve", AT_HWCAP, 22},     {"asimdfhm", AT_HWCAP, 23},
     {"sve2", AT_HWCAP2, 1},    {"svei8mm", AT_HWCAP2, 9}, {"svebf16", AT_HWCAP2, 12}, {"i8mm", AT_HWCAP2, 13},
     {"bf16", AT_HWCAP2, 14},   {"sme", AT_HWCAP2, 23},
 #else
