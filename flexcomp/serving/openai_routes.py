@@ -141,6 +141,7 @@ class Completions:
             model.turns.cancel(turn)
             for task in (writing, gone):
                 task.cancel()
+            await asyncio.gather(writing, gone, return_exceptions=True)  # or they end when their memory is collected
             reply = turn.reply.reply
             facts |= {"id": answered.id, "prompt_tokens": reply.prompt_tokens, "tokens": len(reply.tokens)}
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
 
 import flexcomp
+from benchmarks.lab.chats import MOST_OVER_NBYTES, run
 from flexcomp.generation import Sampling, Text
 from flexcomp.serving import LanguageModel, Metrics, Models, Room, Service, make_app
 from flexcomp.serving.answers import Refusal
@@ -96,38 +94,11 @@ def test_the_same_seed_gives_the_same_text(client, alone):
     assert drawn(1) == "".join(alone.reply("x", 20, sampling=sampling))
 
 
-def test_eight_clients_while_the_budget_changes(decoder_library, alone, tmp_path):
-    prompts = [f"the cat {chr(97 + i) * (5 * i)}" for i in range(8)]
-    wanted = ["".join(alone.reply(prompt, 60)) for prompt in prompts]
-    limit = tmp_path / "memory.max"
-    limit.write_text("24000000")
-    arguments = [f"chat={decoder_library}", "--budget", "24MB", "--threads", "1", "--watch", tmp_path]
-    with Server(*arguments) as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        done = threading.Event()
-
-        def change() -> None:
-            chosen = random.Random(3)
-            while not done.wait(0.25):
-                limit.write_text(str(chosen.randint(3_000_000, 24_000_000)))
-
-        def replies(index: int) -> list[str]:
-            texts = []
-            for _ in range(3):
-                stream = client.completions.create(prompt=prompts[index], max_tokens=60, stream=True, **GREEDY)
-                texts.append("".join(one.choices[0].text for one in stream))
-            return texts
-
-        changing = threading.Thread(target=change)
-        changing.start()
-        try:
-            with ThreadPoolExecutor(8) as threads:
-                found = list(threads.map(replies, range(8)))
-        finally:
-            done.set()
-            changing.join()
-        assert found == [[text] * 3 for text in wanted]
-        assert not [one for one in server.said if one.get("level") == "error"]
-        assert server.metric("flexcomp_requests_total", model="chat", outcome="answered") == 24
+def test_eight_clients_while_the_budget_changes(decoder_library, first):
+    found = run(decoder_library, [first.library], "24MB", clients=8, seconds=8, seed=3)
+    assert found["wrong"] == found["faults"] == 0
+    assert found["replies"] > 24 and found["left"] > 0 and found["inferences of others"] > 0 and found["changes"] > 3
+    assert found["over the budget, MiB"] * 2**20 <= MOST_OVER_NBYTES
 
 
 @pytest.mark.parametrize(
