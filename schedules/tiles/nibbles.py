@@ -2,6 +2,7 @@
 
     shifts     a byte to 32 bits with its sign, its halves to the bottom of these, and a conversion
     look-up    AVX-512: a permutation of a table takes the lower half from 32 bits as they are (vpermps)
+    sums       AVX2 and SSE: the lower half becomes the last bits of 2^23 + 8 + n, from which the rest is subtracted
     fractions  AArch64: halves stay at the top of 32 bits, and the conversion divides by 2^28 (scvtf with fraction bits);
                16 bytes are separated together, and look-ups move them (tbl), where these are fast
 
@@ -23,6 +24,7 @@ Pair = tuple[tirx.Expr, tirx.Expr]  # of lower and upper halves, float32
 _HALF, _TOP = 4, 28  # bits of a half; bits below it at the top of 32
 _LANES, _TOGETHER = 4, 16  # of AArch64: of a vector, and bytes of a register
 _PERMUTE, _DIVIDE = "llvm.x86.avx512.permvar.sf.512", "llvm.aarch64.neon.vcvtfxs2fp.v4f32.v4i32"
+_SUM, _SUM_BITS = float(1 << 23), 0x4B000000  # a number whose last bit is 1, and its bits
 _NUMBERS = (*range(8), *range(-8, 0))  # by the unsigned value of their bits
 
 
@@ -36,7 +38,7 @@ def floats(load: Load, pieces: Sequence[tuple[int, int]], unit: VectorUnit) -> I
     for start, lanes in pieces:
         by = shifted
         if lanes == unit.width:
-            by = _divided if unit.by_lane else _looked_up if unit.looks_up else shifted
+            by = _divided if unit.by_lane else _looked_up if unit.looks_up else _summed
         yield start, lanes, by(T.bind(tirx.Cast(_vector("int32", lanes), load(start, lanes))), lanes)
 
 
@@ -50,6 +52,13 @@ def _looked_up(both: tirx.Expr, lanes: int) -> Pair:
     """Look-ups and shifts run on different ports, so one half is looked up and the other one shifted."""
     table = tirx.Shuffle([tirx.const(float(one), "float32") for one in _NUMBERS], list(range(lanes)))
     return tirx.call_llvm_pure_intrin(_vector("float32", lanes), _PERMUTE, table, both), _high(both, lanes)
+
+
+def _summed(both: tirx.Expr, lanes: int) -> Pair:
+    """Shifts and conversions share the ports of multiply-adds, and logic has one more: one half each."""
+    low, flipped = (spread(tirx.const(one, "int32"), lanes) for one in (15, _SUM_BITS | 8))
+    total = tirx.reinterpret(_vector("float32", lanes), (both & low) ^ flipped)
+    return total - spread(tirx.const(_SUM + 8, "float32"), lanes), _high(both, lanes)
 
 
 def _divided(both: tirx.Expr, lanes: int) -> Pair:

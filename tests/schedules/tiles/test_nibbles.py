@@ -16,7 +16,7 @@ X86 = "llvm -mtriple=x86_64-linux-gnu -mcpu="
     ("target", "wanted", "unwanted"),
     [
         (X86 + "cascadelake", "vperm[pd]", "rsp"),
-        (X86 + "x86-64-v3", "vpsrad", "vperm[pd]|rsp"),
+        (X86 + "x86-64-v3", "vpsrad|vpxor|vaddps", "vpslld|vperm[pd]|rsp"),
         ("raspberry-pi-5", r"tbl\s|scvtf\s.*#28", r"sshll|\[sp"),
         ("raspberry-pi-4b", r"sshll|scvtf\s.*#28", r"tbl\s|\[sp"),
     ],
