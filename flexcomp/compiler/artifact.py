@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,6 +35,7 @@ class Artifact:
     weights: tuple[tuple[str, Array, int], ...]  # name, array, offset in the data section
     target: CompileTarget
     others: tuple[Program, ...] = ()  # for smaller shapes of the inputs, on the same weights
+    _linked: list[bytes] = field(default_factory=list, init=False, compare=False)  # the library of sessions, after the first one
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -78,7 +79,12 @@ class Artifact:
             folder = checked_path(folder, "folder")
         with tempfile.TemporaryDirectory(prefix="flexcomp-", dir=folder) as place:
             library = Path(place) / "model.so"
-            self.export_library(library)
+            if self._linked:
+                self.write_weights(library.with_suffix(".weights"))
+                library.write_bytes(self._linked[0])
+            else:
+                self.export_library(library)
+                self._linked.append(library.read_bytes())
             return load(library, budget, threads, **options)
 
     def export_library(
