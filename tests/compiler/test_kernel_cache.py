@@ -24,13 +24,15 @@ from flexcomp.schedules.row_bands import RowKernel
 from ..cli import calls
 from .families import network
 
-BUILD = """
+TARGET = "llvm -opt-level=0 -mcpu=x86-64-v3"  # compiles fast: what lies in the folder is not run
+
+BUILD = f"""
 import sys
 import flexcomp
 from flexcomp.compiler import kernel_compiler, workers
 from tests.compiler.families import network
 kernel_compiler._WORTH_PROCESSES = int(sys.argv[2])
-flexcomp.build(network(), budget=0.5, target="llvm -mcpu=x86-64-v3").export_library(sys.argv[1])
+flexcomp.build(network(), budget=0.5, target={TARGET!r}).export_library(sys.argv[1])
 """
 
 
@@ -59,7 +61,7 @@ def kept(filled, tmp_path, monkeypatch):
 
 def exported(folder, **options) -> bytes:
     folder.mkdir(exist_ok=True)
-    flexcomp.build(network(), budget=0.5, target="llvm -mcpu=x86-64-v3", **options).export_library(folder / "tiny.so")
+    flexcomp.build(network(), budget=0.5, target=TARGET, **options).export_library(folder / "tiny.so")
     return (folder / "tiny.so").read_bytes() + (folder / "tiny.weights").read_bytes()
 
 
@@ -105,7 +107,7 @@ def test_kernels_of_bands_that_are_known_are_not_made(tmp_path, monkeypatch):
     build = RowKernel.build
     monkeypatch.setattr(RowKernel, "build", lambda self: made.append(self) or build(self))
     builds = [
-        flexcomp.build(in_bands(), budget="min", target="llvm -mcpu=x86-64-v3", cache=cache) for cache in (False, True, True)
+        flexcomp.build(in_bands(), budget="min", target=TARGET, cache=cache) for cache in (False, True, True)
     ]
     none, cold, warm = builds
     count = len({kernel for kernel in none.kernels if "_rows_" in kernel})
@@ -115,7 +117,7 @@ def test_kernels_of_bands_that_are_known_are_not_made(tmp_path, monkeypatch):
 
 def test_another_budget_compiles_nothing(kept, tmp_path, monkeypatch):
     no_compiler(monkeypatch)
-    flexcomp.build(network(), budget="min", target="llvm -mcpu=x86-64-v3").export_library(tmp_path / "small.so")
+    flexcomp.build(network(), budget="min", target=TARGET).export_library(tmp_path / "small.so")
 
 
 def test_other_targets_have_kernels_of_their_own(kept):
