@@ -68,7 +68,7 @@ def both(problem: Problem, budget: int) -> tuple[Native, Readable, list[int]]:
     return Native(problem, budget, layouts), Readable(problem, budget, layouts), cores
 
 
-@settings(max_examples=400)  # `make fuzz` draws others
+@settings(max_examples=160)  # `make fuzz` draws others
 @given(st.data(), problems(), st.sampled_from([1, 1.01, 1.1, 1.3, 1.7, 2.5, 5]), st.sampled_from([0.0, 3e-5, 1e-3]))
 def test_candidates_are_the_same(data: st.DataObject, problem: Problem, factor: float, wake_s: float) -> None:
     problem = replace(problem, storage=replace(problem.storage, wake_s=wake_s))
@@ -87,7 +87,7 @@ def test_candidates_are_the_same(data: st.DataObject, problem: Problem, factor: 
         assert limited.nbytes == tried.nbytes or (problem.shares and limited.nbytes < tried.nbytes)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(problems(), st.sampled_from([1, 1.1, 1.5, 2.5]), st.sampled_from(sorted(STRATEGIES)), st.booleans())
 def test_plans_are_the_same(problem: Problem, factor: float, strategy: str, short: bool) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)
@@ -119,7 +119,7 @@ def test_bounds_are_the_same(problem: Problem, factor: float, together: float) -
     assert (cuts.values(seconds, nbytes) == values).all()
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(choices(12), st.floats(0, 3), st.sampled_from([1.0, 1.8]), st.sampled_from([0.0, 2e-9]))
 def test_choices_are_the_same(
     case: tuple[Problem, list[list[Layer]]], factor: float, together: float, disturbance: float
