@@ -1,8 +1,9 @@
 """Requests that schemathesis makes up from the server's OpenAPI document, right ones and wrong ones.
 
-    python -m tests.serving.cases a.so b.so --cases 5000
+    python -m tests.serving.cases a.so b.so chat=decoder/model.so --cases 5000
 
-serves the libraries and asks that often; what the document does not say, and any fault of the server, ends it with an error.
+serves the libraries and asks that often; models for text are asked by OpenAI's routes. What the document does not say, and any
+fault of the server, ends it with an error.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import argparse
 import math
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -40,12 +40,30 @@ CHECKS = (
 )
 
 
+# Of requests for text, right and wrong ones.
+_OPTIONS = {
+    "stream": st.booleans(), "logprobs": st.sampled_from([True, 3, 0, 9]), "top_logprobs": st.integers(-1, 22),
+    "temperature": st.floats(-1, 3), "top_p": st.floats(0, 1.1), "top_k": st.integers(-1, 99), "min_p": st.floats(0, 1),
+    "frequency_penalty": st.floats(-3, 3), "seed": st.integers(), "stop": st.text(max_size=3), "n": st.integers(0, 2),
+    "logit_bias": st.just({"1": 5}), "stream_options": st.sampled_from([{"include_usage": True}, {"x": 1}, None]),
+    "response_format": st.sampled_from(
+        [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}, {"type": "json_schema"},
+         {"type": "json_schema", "json_schema": {"schema": {"type": ["integer", "x"]}}}, {"type": []}]
+    ),
+}  # fmt: skip
+_SOME = st.sets(st.sampled_from(sorted(_OPTIONS)), max_size=2).flatmap(
+    lambda names: st.fixed_dictionaries({name: _OPTIONS[name] for name in names})
+)
+_PROMPTS = {"messages": [{"role": "user", "content": "the cat"}], "prompt": "the cat", "input": ["the cat"]}
+
+
 def try_all(url: str, cases: int, headers: dict[str, str] | None = None) -> dict[str, Counter]:
     """How often each operation was answered with each status, in about `cases` requests. Raises what a check finds wrong."""
     headers = headers or {}
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=headers)
     names = [one["name"] for one in httpx.post(f"{url}/v2/repository/index", headers=headers, timeout=60).json()]
     models = {name: httpx.get(f"{url}/v2/models/{name}", headers=headers, timeout=60).json() for name in names}
+    texts = [one["id"] for one in httpx.get(f"{url}/v1/models", headers=headers, timeout=60).json()["data"]]
     operations = [found.ok() for found in schema.get_all_operations()]
     weights = [16 if list(one.body) else 4 if list(one.iter_parameters()) else 1 for one in operations]
     made: dict[str, Counter] = {}
@@ -54,19 +72,23 @@ def try_all(url: str, cases: int, headers: dict[str, str] | None = None) -> dict
         modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE) if weight == 16 else (GenerationMode.POSITIVE,)
         counts = made.setdefault(operation.label, Counter())
         for mode in modes:
-            _try(operation, mode, math.ceil(cases * weight / sum(weights) / len(modes)), headers, models, counts)
+            _try(operation, mode, math.ceil(cases * weight / sum(weights) / len(modes)), headers, models, texts, counts)
     return made
 
 
 def _try(
-    operation: Any, mode: GenerationMode, cases: int, headers: dict[str, str], models: dict[str, dict], counts: Counter
-) -> None:
-    @settings(max_examples=cases, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    operation: Any, mode: GenerationMode, cases: int, headers: dict[str, str], models: dict[str, dict], texts: list[str],
+    counts: Counter,
+) -> None:  # fmt: skip
+    @settings(max_examples=cases, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(
-        operation.as_strategy(generation_mode=mode), st.sampled_from(sorted(models)), st.booleans(), st.booleans(), st.integers(0)
-    )
-    def ask(case, name: str, known: bool, whole: bool, choice: int) -> None:
-        if (known or whole) and "name" in case.path_parameters:  # or no model would ever be met
+        operation.as_strategy(generation_mode=mode), st.sampled_from(sorted(models)), st.booleans(), st.booleans(),
+        st.integers(0), st.sampled_from(texts or [""]), _SOME,
+    )  # fmt: skip
+    def ask(case, name: str, known: bool, whole: bool, choice: int, text: str, options: dict) -> None:
+        if text and case.path.startswith("/v1/"):
+            _meet(case, text, known, whole, options)
+        elif (known or whole) and "name" in case.path_parameters:  # or no model would ever be met
             case.path_parameters |= {"name": name} | ({"version": "1"} if "version" in case.path_parameters else {})
         if whole and isinstance(case.body, dict) and "inputs" in case.body:
             case.body = {**case.body, "inputs": _inputs(models[name], choice), "outputs": []}
@@ -88,11 +110,23 @@ def _inputs(model: dict, choice: int) -> list[dict]:
     return [port | {"shape": shape, "data": [0] * math.prod(shape)} for port, shape in ports]
 
 
+def _meet(case: Any, name: str, known: bool, whole: bool, options: dict[str, Any]) -> None:
+    """Have a case of OpenAI's routes ask for a model that is there, and with a prompt that is right."""
+    if "name" in case.path_parameters and known:
+        case.path_parameters |= {"name": name}
+    if isinstance(case.body, dict) and known:
+        case.body = {**case.body, "model": name, "max_tokens": 4}
+        if whole:
+            case.body = {key: value for key, value in case.body.items() if key in ("model", *_PROMPTS)} | options
+            case.body |= {key: value for key, value in _PROMPTS.items() if key in case.body}
+            case.body |= {"max_tokens": 4} if "input" not in case.body else {}
+
+
 def main() -> None:
     from tests.serving.servers import Server
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("libraries", nargs="+", type=Path)
+    parser.add_argument("libraries", nargs="+", metavar="[NAME=]LIBRARY")
     parser.add_argument("--budget", default="200MB")
     parser.add_argument("--cases", type=int, default=5000)
     asked = parser.parse_args()
