@@ -1,6 +1,8 @@
 """Runs in an environment with llama-cpp-python: prints the seconds of a prompt and of each token after it, as JSON.
 
     PYTHON llama_worker.py MODEL.gguf THREADS PROMPT TOKENS CAPACITY MMAP
+
+With MMAP 1 the file is mapped; with 0 weights are read and repacked.
 """
 
 import ctypes
@@ -14,7 +16,8 @@ path, threads, prompt, tokens, capacity, mmap = sys.argv[1], *map(int, sys.argv[
 llama.llama_log_set(llama.llama_log_callback(lambda level, text, data: None), ctypes.c_void_p())
 llama.llama_backend_init()
 of_model = llama.llama_model_default_params()
-of_model.use_mmap = bool(mmap)
+of_model.load_mode = llama.LLAMA_LOAD_MODE_MMAP if mmap else llama.LLAMA_LOAD_MODE_NONE
+of_model.use_extra_bufts = not mmap  # repacked weights are a copy, which a control group of a part of the file has no room for
 model = llama.llama_model_load_from_file(path.encode(), of_model)
 if not model:
     sys.exit(f"llama.cpp cannot load {path}")
