@@ -19,7 +19,7 @@ from flexcomp.frontend import Imported
 from flexcomp.network import PaddedRows
 from flexcomp.program import Program, TensorType, ValueArg
 from flexcomp.report import Progress
-from flexcomp.runtime import Axes, Padding, fits, holding, named
+from flexcomp.runtime import Axes, Padding
 
 from .artifact import Artifact
 from .shapes import DeclaredShape, ports_of_network
@@ -111,8 +111,7 @@ def tried_padding(
                 what = f"{named(extents)} is padded to {named(known[index])}"
                 found = []
                 for given in trials:
-                    arrays = [given[port.name] for port in larger.inputs]
-                    whole = session.run(*padding.padded(arrays, larger.inputs))
+                    whole = session.run(*(_whole(given[port.name], port.shape, values.get(port.name)) for port in larger.inputs))
                     found.append({port.name: _cut(whole[port.name], port.shape) for port in smaller.outputs})
                 _compare(wanted, found, what)
                 if padding.rows is not None and (moved := _which_moves(wanted, [session.run(given) for given in trials])):
@@ -160,6 +159,17 @@ def lengths_between(known: Sequence[Extents]) -> list[tuple[int, Extents]]:
     return sorted(found.values(), key=lambda one: one[0])
 
 
+def holding(known: Sequence[Extents], given: Extents) -> int | None:
+    """The index of the next shape that holds `given`, of shapes by their extents, the largest first."""
+    fitting = [index for index, one in enumerate(known) if all(one[name] >= extent for name, extent in given.items())]
+    return fitting[-1] if fitting else None
+
+
+def named(extents: Extents) -> str:
+    """Extents as text."""
+    return ", ".join(f"{name}={extent}" for name, extent in extents.items())
+
+
 def _loaded(load: Load, extents: Extents) -> Imported:
     try:
         return load(extents)
@@ -169,8 +179,18 @@ def _loaded(load: Load, extents: Extents) -> Imported:
 
 def _require_values(values: Mapping[str, int | float], ports: Mapping[str, TensorType]) -> None:
     for name, value in values.items():
-        if not fits(value, ports[name].dtype):
+        if not _fits(value, ports[name].dtype):
             raise InputError(f"pad: {name!r} is {ports[name].dtype}, and no padding of that type is {value!r}")
+
+
+def _fits(value: int | float, dtype: str) -> bool:
+    """Whether an element of this type has this value, floats as near as they come."""
+    if dtype == "bool":
+        return value in (0, 1)
+    kind = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+    if kind.kind in "iu":
+        return dtype != "bfloat16" and type(value) is int and np.iinfo(kind).min <= value <= np.iinfo(kind).max
+    return abs(value) <= float(np.finfo(kind).max)
 
 
 def _told_apart(seen: Sequence[Extents]) -> int:
@@ -242,6 +262,15 @@ def _bounds(program: Program, index: int) -> tuple[int, int]:
         return 0, 1
     low = max(0, *(one for one, _ in said))
     return low, max(low, min(one for _, one in said) - 1)
+
+
+def _whole(array: np.ndarray, shape: tuple[int, ...], value: float | None) -> np.ndarray:
+    """An input as large as a shape: kernels compute all rows."""
+    if array.shape == shape:
+        return array
+    whole = np.full(shape, value, array.dtype)
+    whole[tuple(map(slice, array.shape))] = array
+    return whole
 
 
 def _cut(whole: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

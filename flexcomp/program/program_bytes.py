@@ -2,9 +2,9 @@
 
 The reader on the device is `runtime_ext/src/program/reader.cc`.
 
-Program, format 10. Everything is little-endian and unpadded; counts and indices are u32:
+Program, format 11. Everything is little-endian and unpadded; counts and indices are u32:
 
-    program  = "FLEXPROG" version:u32=10 crc:u32 size:u64 plans_at:u64 body plans:plan[len(rungs)]
+    program  = "FLEXPROG" version:u32=11 crc:u32 size:u64 plans_at:u64 body plans:plan[len(rungs)]
                size counts all bytes of the program, the plans begin at byte plans_at; crc is the CRC-32 (zlib) of all bytes
                from `size` to there
     body     = model:str target:str features:list<str> threads:u32 metadata:list<key:str value:str>
@@ -58,6 +58,11 @@ Metadata "digests": BLAKE2b-128 of stored weights of layers, by which models of 
 (`flexcomp/program/digest.py`). A session that puts weights where others read them checks the weights against it.
 
 Plans are in the order of the rungs. A reader need not look at one before it executes it.
+
+Versions. A reader takes formats from OLDEST_VERSION to its own, and refuses others. Format 10 is the same without argument 10
+and without a runtime that pads. A change that older readers would misread takes the next number; OLDEST_VERSION moves only when
+reading an old format costs more than building networks again. A library has the runtime of its own format, which Python and the
+runner use; the C interface reads programs itself.
 
 A library of several shapes of one network holds their programs, the one with the largest inputs first:
 
@@ -134,8 +139,8 @@ from .program import (
 )
 from .tapes import Copy, Operation, Prepare, Read, Step, Tape, Tapes
 
-PROGRAM_VERSION = 10
-PROGRAM_KIND = "flexcomp.program.10"  # kind of the module in the library: the version is part of it
+PROGRAM_VERSION, OLDEST_VERSION = 11, 10
+PROGRAM_KIND = f"flexcomp.program.{PROGRAM_VERSION}"  # kind of the module in the library: the version is part of it
 
 _MAGIC = b"FLEXPROG"
 _SHAPES = b"FLEXSHPS"
@@ -226,8 +231,9 @@ def _decode(blob: bytes) -> tuple[Program, WeightsDigest]:
         raise ArtifactError(f"not a program: {len(blob)} bytes are too few") from None
     if magic != _MAGIC:
         raise ArtifactError("not a program: wrong magic")
-    if version != PROGRAM_VERSION:
-        raise ArtifactError(f"the program has format {version}, this flexcomp reads format {PROGRAM_VERSION}")
+    if not OLDEST_VERSION <= version <= PROGRAM_VERSION:
+        formats = f"formats {OLDEST_VERSION} to {PROGRAM_VERSION}"
+        raise ArtifactError(f"the program has format {version}, this flexcomp reads {formats}")
     if size != len(blob):
         raise ArtifactError(f"the program is cut or extended: {len(blob)} bytes instead of {size}")
     if not _PREFIX.size + _SIZES.size <= plans_at <= size:

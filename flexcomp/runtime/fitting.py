@@ -1,4 +1,4 @@
-"""Inputs of a request, and the shape of a library that they run in: as they are, or padded to it."""
+"""Inputs of a request as a library takes them: in one of its shapes, or of any length where it pads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import tvm_ffi
 
 from .padding import Axes, Padding, padding_of
@@ -15,16 +14,14 @@ from .ports import ShapeInfo, TensorInfo, as_arrays, extents_of, ports_of, shape
 
 @dataclass(frozen=True)
 class Fitted:
-    """Inputs as large as the shape that runs, and the outputs there and as they are cut."""
+    """The inputs, and the outputs that come of them: the runtime pads and cuts."""
 
     inputs: list[Any]
-    whole: tuple[TensorInfo, ...]
-    cut: tuple[TensorInfo, ...]
-    valid: int | None = None  # rows of padded inputs that are, for kernels that are told
+    outputs: tuple[TensorInfo, ...]
 
 
 class Fitting:
-    """How inputs of a library find their shape, from what it says of itself."""
+    """Which inputs a library takes, from what it says of itself."""
 
     def __init__(self, info: Mapping[str, Any]) -> None:
         """Raises ArtifactError for a record of padding that does not fit the library."""
@@ -60,33 +57,20 @@ class Fitting:
         return tuple(replace(port, shape=extents(port)) for port in ports)
 
     def fitted(self, values: Sequence[Any], shape_of: Callable[..., int]) -> Fitted:
-        """Inputs in the order of the library's. `shape_of` is the runtime's: the shape that has these extents, one `Shape` each.
+        """The inputs, and what comes of them. `shape_of` is the runtime's: the shape that takes these extents, one `Shape` each.
 
         Raises InputError, with the axis, for extents that the library does not take.
         """
-        shape, own = self._shapes_of(values, shape_of)
-        given = as_arrays(own.inputs, values)
-        valid = None
+        chosen = 0
+        if len(self.shapes) > 1 or self.padding is not None:
+            chosen = shape_of(*(tvm_ffi.Shape(extents_of(value)) for value in values))
+        own: ShapeInfo = self.shapes[chosen]
         if self.padding is not None:
-            given = self.padding.padded(given, shape.inputs)
-            valid = None if self.padding.rows is None else own.extents[self.padding.rows]
-        return Fitted(given, shape.outputs, own.outputs, valid)
-
-    def _shapes_of(self, values: Sequence[Any], shape_of: Callable[..., int]) -> tuple[ShapeInfo, ShapeInfo]:
-        """The shape that takes these inputs, and their own, which is smaller if they are padded."""
-        if self.padding is not None:
-            by_name = {port.name: value for port, value in zip(self.inputs, values, strict=True)}
-            return self.padding.fit(self.shapes, by_name)
-        several = len(self.shapes) > 1
-        shape = self.shapes[shape_of(*(tvm_ffi.Shape(extents_of(value)) for value in values)) if several else 0]
-        return shape, shape
+            given = {port.name: extents_of(value) for port, value in zip(self.inputs, values, strict=True)}
+            own = self.padding.cut(own, given)
+        return Fitted(as_arrays(own.inputs, values), own.outputs)
 
 
 def _most(of_shapes: Sequence[Sequence[TensorInfo]]) -> tuple[TensorInfo, ...]:
     ports = zip(*of_shapes, strict=True)
     return tuple(replace(same[0], shape=tuple(map(max, *(port.shape for port in same), same[0].shape))) for same in ports)
-
-
-def cut_to(array: np.ndarray, port: TensorInfo) -> np.ndarray:
-    """The part of a whole output that belongs to inputs of their own length: a view."""
-    return array[tuple(map(slice, port.shape))]

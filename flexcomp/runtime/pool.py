@@ -21,7 +21,7 @@ from flexcomp.errors import BudgetError, ExecutionError, InputError
 from flexcomp.renamed import Renamed, milliseconds, renamed
 
 from .budget import Budget, parse_budget
-from .fitting import Fitting, cut_to
+from .fitting import Fitting
 from .library import function, load_program, translated
 from .load_options import options_of
 from .pool_plan import PooledModel, PoolPlan, PoolStep
@@ -164,9 +164,9 @@ class Pool:
         options = _request(deadline_ms, late)
 
         def ask(member: _Member) -> dict[str, np.ndarray]:
-            tensors, results, valid = self._tensors(member, inputs)
+            tensors, results = self._tensors(member, inputs)
             with translated():
-                accepted(self._run(member.number, json.dumps(options | valid), *tensors))
+                accepted(self._run(member.number, options, *tensors))
             return named_outputs(member.outputs, results)
 
         return self._of_member(name, ask)
@@ -189,12 +189,11 @@ class Pool:
         options = _request(deadline_ms, late, collected=True, here=bool(here))
 
         def ask(member: _Member) -> PoolFuture:
-            tensors, results, valid = self._tensors(member, inputs)
-            asked = json.dumps(options | valid)
+            tensors, results = self._tensors(member, inputs)
 
             def submit(ticket: int) -> int | str:
                 with translated():
-                    return self._submit(ticket, member.number, asked, *tensors)
+                    return self._submit(ticket, member.number, options, *tensors)
 
             return self._collector.begin(submit, member.outputs, results)
 
@@ -331,12 +330,8 @@ class Pool:
             except ModelGoneError:
                 self._members.pop(name, None)
 
-    def _tensors(
-        self, member: _Member, inputs: Mapping[str, Any]
-    ) -> tuple[list[tvm_ffi.Tensor], list[np.ndarray], dict[str, int]]:
-        """All tensors of a request, outputs last; the arrays that the caller gets, which are parts of these; the option with the
-        number of valid rows, if kernels are told.
-        """
+    def _tensors(self, member: _Member, inputs: Mapping[str, Any]) -> tuple[list[tvm_ffi.Tensor], list[np.ndarray]]:
+        """All tensors of a request, whose last are its outputs, and the arrays of these."""
 
         def shape_of(*extents: tvm_ffi.Shape) -> int:
             shape = function(self._pool, "shape_of")(member.number, *extents)
@@ -346,10 +341,8 @@ class Pool:
 
         with translated():
             fitted = member.fitting.fitted(given_inputs(member.inputs, inputs, ()), shape_of)
-        whole = [np.empty(port.shape, port.array_dtype) for port in fitted.whole]
-        results = [cut_to(array, port) for array, port in zip(whole, fitted.cut, strict=True)]
-        valid = {} if fitted.valid is None else {"valid_rows": fitted.valid}
-        return [tvm_ffi.from_dlpack(array) for array in (*fitted.inputs, *whole)], results, valid
+        results = [np.empty(port.shape, port.array_dtype) for port in fitted.outputs]
+        return [tvm_ffi.from_dlpack(array) for array in (*fitted.inputs, *results)], results
 
     def _plan(self) -> dict[str, Any]:
         with translated():
@@ -360,12 +353,12 @@ class Pool:
             raise ExecutionError("the pool was made before this process was forked: make one here")
 
 
-def _request(deadline_ms: float | None, late: str, **more: bool) -> dict[str, Any]:
+def _request(deadline_ms: float | None, late: str, **more: bool) -> str:
     """Options of a request, as the runtime takes them."""
     options: dict[str, Any] = {"late": checked_name(late, LATE, "late") == "run", **more}
     if deadline_ms is not None:
         options["deadline_ms"] = _positive(deadline_ms, "deadline_ms")
-    return options
+    return json.dumps(options)
 
 
 def pool_bytes(budget: int | float | str | Budget) -> int:

@@ -24,7 +24,7 @@ from flexcomp.units import enough
 
 from .budget import Budget, resolve_in
 from .display import ladder_html
-from .fitting import Fitting, cut_to
+from .fitting import Fitting
 from .library import function, load_program, translated
 from .load_options import Cpus, LoadOptions
 from .ports import (
@@ -177,19 +177,8 @@ class Session:
         values = given_inputs(self.inputs, inputs, args)
         with translated():
             fitted = self._fitting.fitted(values, lambda *extents: function(self._opened, "shape_of")(*extents))
-            results = output_tensors(fitted.cut, outputs or {}, lambda index: function(self._opened, "new_output")(index))
-            whole = [
-                result if port.shape == of.shape else np.empty(port.shape, port.array_dtype)
-                for result, port, of in zip(results, fitted.whole, fitted.cut, strict=True)
-            ]
-            tensors = map(tvm_ffi.from_dlpack, (*fitted.inputs, *whole))
-            if fitted.valid is None:
-                self._run(*tensors)
-            else:
-                function(self._opened, "run_valid")(fitted.valid, *tensors)
-        for result, made, port in zip(results, whole, fitted.cut, strict=True):
-            if made is not result:
-                np.copyto(result, cut_to(made, port))
+            results = output_tensors(fitted.outputs, outputs or {}, lambda index: function(self._opened, "new_output")(index))
+            self._run(*map(tvm_ffi.from_dlpack, (*fitted.inputs, *results)))
         return named_outputs(self.outputs, results)
 
     def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:

@@ -8,7 +8,7 @@ from flexcomp.errors import BudgetError
 from flexcomp.runtime import Budget, Fitting, ladder_of, least_bytes
 from flexcomp.units import enough, human_bytes
 
-from .protocol import arrays_nbytes, carried_nbytes
+from .protocol import carried_nbytes
 
 _PART, _MOST_NBYTES = 8, 32 << 20  # of the budget, for requests
 
@@ -34,5 +34,4 @@ def requests_nbytes(budget: Budget, summaries: Sequence[Mapping], asked: int | N
 
 
 def _carried_nbytes(fitting: Fitting) -> int:
-    padded = 0 if fitting.padding is None else arrays_nbytes(fitting.most_inputs)
-    return carried_nbytes(fitting.most_inputs, fitting.most_outputs) + padded
+    return carried_nbytes(fitting.most_inputs, fitting.most_outputs)

@@ -105,7 +105,7 @@ class Embeddings:
             facts["model"] = account.model = model.name
             texts = await service.in_thread(partial(_tokens, encoder, asked))
         numbers = encoder.width * len(texts)
-        share.hold(share.nbytes + _NUMBER_NBYTES * numbers + model.padded_nbytes, "a request with its answer")
+        share.hold(share.nbytes + _NUMBER_NBYTES * numbers, "a request with its answer")
         found = []
         for tokens in texts:
             service.require_open()

@@ -77,7 +77,7 @@ async def _asked(
     arrays_nbytes = sum(array.nbytes for array in asked.inputs.values())
     inputs_nbytes = arrays_nbytes if json_nbytes == len(body) else max(arrays_nbytes, len(body))  # arrays lie in the body
     answer_nbytes = protocol.answered_nbytes(model.most_outputs, asked.outputs)
-    share.hold(inputs_nbytes + model.padded_nbytes + answer_nbytes, "a request with its answer")
+    share.hold(inputs_nbytes + answer_nbytes, "a request with its answer")
     return asked
 
 

@@ -14,7 +14,7 @@ from flexcomp.runtime import Fitting, Pool, TensorInfo, read_summary
 
 from .answers import UNKNOWN, Refusal
 from .memory import give_back_freed_memory
-from .protocol import arrays_nbytes, most_nbytes
+from .protocol import most_nbytes
 
 VERSION = "1"  # of every model: libraries have no versions
 
@@ -35,11 +35,6 @@ class Model:
     def of(cls, name: str, fitting: Fitting) -> Model:
         most = fitting.most_inputs
         return cls(name, fitting, fitting.open_inputs, fitting.open_outputs, most, fitting.most_outputs, most_nbytes(most))
-
-    @property
-    def padded_nbytes(self) -> int:
-        """Bytes of inputs that are padded, at most."""
-        return 0 if self.fitting.padding is None else arrays_nbytes(self.most_inputs)
 
 
 class Models:

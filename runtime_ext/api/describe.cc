@@ -1,7 +1,12 @@
 // Descriptions of tensors, budgets and past inferences.
 #include <flexcomp.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "api/members.h"
 #include "api/sessions.h"
@@ -63,7 +68,24 @@ flexcomp_status flexcomp_describe_tensor(flexcomp_session* session, flexcomp_kin
     made.rank = static_cast<int32_t>(type.shape.size());
     made.dtype = api::DtypeOf(type.dtype);
     made.nbytes = type.nbytes;
-    api::Give(info, made, sizeof made, "info");
+    if (const Padding* const padding = found->shapes().padding(); padding != nullptr && kind != FLEXCOMP_STATE)
+      made.open_axes = kind == FLEXCOMP_INPUT ? padding->input_axes(index) : padding->output_axes(index);
+    api::Give(info, made, offsetof(flexcomp_tensor_info, open_axes), "info");
+  });
+}
+
+flexcomp_status flexcomp_output_shape(flexcomp_session* session, const flexcomp_tensor* inputs, uint32_t input_count, uint32_t output,
+                                      int64_t* extents, int32_t rank) {
+  return api::Guarded([&] {
+    const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
+    const Fit fit = api::FitOf(found->shapes(), inputs, input_count);
+    const Program& program = found->shapes()[fit.shape];
+    const std::string& name = api::At(program, FLEXCOMP_OUTPUT, output).name;
+    const std::vector<int64_t>& shape = fit.output(program, output).shape;
+    if (rank < 0 || static_cast<size_t>(rank) != shape.size())
+      RaiseError("InputError", "output \"", name, "\" has ", shape.size(), " axes, and there is room for ", rank);
+    if (rank > 0) api::RequirePointer(extents, "extents");
+    std::ranges::copy(shape, extents);
   });
 }
 

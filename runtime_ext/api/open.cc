@@ -1,9 +1,9 @@
 // Opening and closing sessions.
 #include <flexcomp.h>
 
-#include <charconv>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +17,7 @@
 #include "api/weights_source.h"
 #include "library/load.h"
 #include "program/encoded.h"
+#include "program/format.h"
 #include "session/session.h"
 
 namespace flexcomp::api {
@@ -42,20 +43,12 @@ SessionOptions OptionsOf(const flexcomp_options& given, const Shapes& shapes) {
   return options;
 }
 
-// The number at the end of a program's kind; none: 0.
-int FormatOf(std::string_view kind) {
-  int number = 0;
-  const size_t digits = kind.find_last_not_of("0123456789") + 1;
-  std::from_chars(kind.data() + digits, kind.data() + kind.size(), number);
-  return number;
-}
-
 void RequireKind(std::string_view kind, const std::string& of) {
-  constexpr std::string_view own = FLEXCOMP_PROGRAM_KIND;
-  if (kind == own) return;
-  const bool newer = FormatOf(kind) > FormatOf(own);
-  RaiseError(kUnsupported, of, " was built by ", newer ? "a newer" : "an older", " version of flexcomp: it has the format ", kind,
-             ", and flexcomp " FLEXCOMP_VERSION " runs ", own,
+  const uint32_t format = FormatOf(kind);
+  if (format >= kOldestFormat && format <= kFormat) return;
+  const bool newer = format > kFormat;
+  RaiseError(kUnsupported, of, " was built by ", newer ? "a newer" : "an older", " version of flexcomp: its program has format ", format,
+             ", and flexcomp " FLEXCOMP_VERSION " runs formats ", kOldestFormat, " to ", kFormat,
              newer ? ": update flexcomp, or build the network with this version" : ": build the network again");
 }
 

@@ -96,6 +96,7 @@ Shapes DescriptionsOf(const Shapes& shapes) {
     const auto made = std::make_shared<Program>();
     made->threads = program->threads;
     made->weights = {};
+    if (const auto pad = program->metadata.find("pad"); pad != program->metadata.end()) made->metadata.insert(*pad);
     made->inputs = program->inputs;
     made->outputs = program->outputs;
     made->states = program->states;
@@ -210,7 +211,7 @@ flexcomp_status flexcomp_submit(flexcomp_session* session, const flexcomp_tensor
     api::RequirePointer(request, "request");
     if (found->member == nullptr) Raise(api::kUnsupported, "the session is no member of a pool: it runs, but takes no requests");
     const RequestOptions options = given == nullptr ? RequestOptions() : api::OptionsOf(api::Taken(given, sizeof *given, "options"));
-    const api::Ports ports(api::ProgramFor(found->shapes(), inputs, input_count), inputs, input_count, outputs, output_count);
+    const api::Ports ports(found->shapes(), inputs, input_count, outputs, output_count);
     const std::shared_ptr<Pool>& pool = found->member->owner();
     const uint64_t ticket = pool->Ticket();
     api::Kept kept(api::Requesteds().Keep(std::make_shared<api::Requested>(pool, ticket)), api::Over);

@@ -26,14 +26,15 @@ uint64_t BudgetOf(uint64_t given, const Shapes& shapes) {
 
 namespace {
 
-Session::PortsCallback CallerOf(flexcomp_callback callback, void* context, const Session& session, flexcomp_kind kind) {
+Session::PortsCallback CallerOf(flexcomp_callback callback, void* context, const Session& session) {
   if (callback == nullptr) return {};
   return [=, &session](std::span<DLTensor> ports) {
     std::vector<flexcomp_tensor> tensors;
     tensors.reserve(ports.size());
-    for (uint32_t i = 0; i < ports.size(); ++i) {
-      const TensorType& type = At(session.program(), kind, i).type;
-      tensors.push_back({sizeof(flexcomp_tensor), ports[i].data, type.nbytes, type.shape.data(), ports[i].ndim, DtypeOf(type.dtype)});
+    for (const DLTensor& port : ports) {
+      uint64_t nbytes = port.dtype.bits / 8;
+      for (int32_t axis = 0; axis < port.ndim; ++axis) nbytes *= static_cast<uint64_t>(port.shape[axis]);
+      tensors.push_back({sizeof(flexcomp_tensor), port.data, nbytes, port.shape, port.ndim, DtypeOf(port.dtype)});
     }
     const InCallback scope(&session, InCallback::kPorts);
     const flexcomp_status status = callback(context, tensors.data(), static_cast<uint32_t>(tensors.size()));
@@ -57,8 +58,7 @@ flexcomp_status flexcomp_run(flexcomp_session* session, const flexcomp_tensor* i
                              uint32_t output_count) {
   return api::Guarded([&] {
     const std::shared_ptr<const api::Opened> found = api::FindOpenedToWait(session);
-    const Program& program = api::ProgramFor(found->shapes(), inputs, input_count);
-    const api::Ports ports(program, inputs, input_count, outputs, output_count);
+    const api::Ports ports(found->shapes(), inputs, input_count, outputs, output_count);
     if (found->member != nullptr)
       found->member->Run(ports.inputs, ports.outputs);
     else
@@ -69,10 +69,12 @@ flexcomp_status flexcomp_run(flexcomp_session* session, const flexcomp_tensor* i
 flexcomp_status flexcomp_run_in_place(flexcomp_session* session, flexcomp_callback fill, flexcomp_callback drain, void* context) {
   return api::Guarded([&] {
     const std::shared_ptr<Session> found = api::FindToWait(session);
-    if (found->shapes().size() > 1)
-      Raise(api::kUnsupported, "the library holds several shapes: flexcomp_run takes the one that its inputs state, flexcomp_run_in_place knows none");
-    found->RunInPlace(api::CallerOf(fill, context, *found, FLEXCOMP_INPUT), api::CallerOf(drain, context, *found, FLEXCOMP_OUTPUT));
+    found->RunInPlace(api::CallerOf(fill, context, *found), api::CallerOf(drain, context, *found));
   });
+}
+
+flexcomp_status flexcomp_use_shape(flexcomp_session* session, uint32_t shape) {
+  return api::Guarded([&] { api::FindToWait(session)->TakeShape(shape); });
 }
 
 flexcomp_status flexcomp_warm(flexcomp_session* session) {

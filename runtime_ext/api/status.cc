@@ -1,13 +1,51 @@
 #include "api/status.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <climits>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
 namespace flexcomp::api {
 namespace {
 
-thread_local char message[1024];
+constexpr size_t kLongest = 1024;  // bytes of a message, with the zero
+constexpr char kNothing[] = "", kNoMemory[] = "the process is out of memory, for the reason of the failure, too";
+
+// A thread's message. Not thread_local: in a library that is opened at run time the first use of such a variable allocates, and where
+// there is no memory that ends the process.
+class Message {
+ public:
+  static const char* Get() noexcept {
+    const void* const found = ::pthread_getspecific(Key());
+    return found != nullptr ? static_cast<const char*>(found) : kNothing;
+  }
+
+  // nullptr: there is no memory for a message, and the thread has another one that says so.
+  static char* Writable() noexcept {
+    auto* found = static_cast<char*>(::pthread_getspecific(Key()));
+    if (found != nullptr && found != kNoMemory) return found;
+    found = static_cast<char*>(std::malloc(kLongest));
+    if (found != nullptr && ::pthread_setspecific(Key(), found) == 0) return found;
+    std::free(found);
+    ::pthread_setspecific(Key(), kNoMemory);
+    return nullptr;
+  }
+
+ private:
+  static pthread_key_t Key() noexcept {
+    static const pthread_key_t key = [] {
+      pthread_key_t made = PTHREAD_KEYS_MAX;  // no thread has a message under a key that was not made
+      ::pthread_key_create(&made, [](void* message) {
+        if (message != kNoMemory) std::free(message);
+      });
+      return made;
+    }();
+    return key;
+  }
+};
 
 struct Named {
   const char* kind;  // of errors; nullptr: none
@@ -35,7 +73,9 @@ bool Continues(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 
 }  // namespace
 
 flexcomp_status Note(flexcomp_status status, std::string_view text) noexcept {
-  size_t length = std::min(text.size(), sizeof message - 1);
+  char* const message = Message::Writable();
+  if (message == nullptr) return status;
+  size_t length = std::min(text.size(), kLongest - 1);
   if (length < text.size())  // no half characters
     while (length > 0 && Continues(text[length])) --length;
   std::memcpy(message, text.data(), length);
@@ -52,7 +92,7 @@ flexcomp_status StatusOf(std::string_view kind) noexcept {
 
 }  // namespace flexcomp::api
 
-const char* flexcomp_message(void) { return flexcomp::api::message; }
+const char* flexcomp_message(void) { return flexcomp::api::Message::Get(); }
 
 const char* flexcomp_status_name(flexcomp_status status) {
   for (const auto& one : flexcomp::api::kStatuses)

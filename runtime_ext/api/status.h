@@ -16,7 +16,7 @@ namespace flexcomp::api {
 // Kinds of errors; the others are those of flexcomp/errors.py.
 constexpr const char kUnsupported[] = "Unsupported", kClosed[] = "Closed", kCancelled[] = "CancelledError";
 
-// Keeps the message for the calling thread; finds no memory for it. Returns the status.
+// Keeps the message for the calling thread, or another one where there is no memory for it. Returns the status.
 flexcomp_status Note(flexcomp_status status, std::string_view message) noexcept;
 
 // That of an error of ours.

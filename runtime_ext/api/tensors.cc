@@ -72,12 +72,13 @@ flexcomp_dtype DtypeOf(DLDataType dtype) {
   RaiseError(kUnsupported, "the C interface has no element type ", DtypeName(dtype));
 }
 
-Bound::Bound(const Program& program, flexcomp_kind kind, const flexcomp_tensor* tensors, uint32_t count, uint32_t first) {
+Bound::Bound(const Program& program, flexcomp_kind kind, const flexcomp_tensor* tensors, uint32_t count, uint32_t first, const Fit& fit) {
   if (count > 0) RequirePointer(tensors, kind == FLEXCOMP_OUTPUT ? "outputs" : kind == FLEXCOMP_INPUT ? "inputs" : "tensor");
   made_.reserve(count);
   pointers_.reserve(count);
   for (uint32_t i = 0; i < count; ++i) {
-    const Described wanted = At(program, kind, first + i);
+    const Described whole = At(program, kind, first + i);
+    const Described wanted{whole.name, fit.padded() ? (kind == FLEXCOMP_INPUT ? fit.inputs : fit.outputs)[i] : whole.type};
     // Elements of a caller's array lie as far apart as the caller's header says.
     const auto* element = reinterpret_cast<const flexcomp_tensor*>(reinterpret_cast<const char*>(tensors) + i * tensors->size);
     if (element->size != tensors->size)
@@ -94,17 +95,17 @@ Bound::Bound(const Program& program, flexcomp_kind kind, const flexcomp_tensor* 
 
 namespace {
 
-uint32_t RequireInputs(const Program& program, uint32_t count) {
+void RequireInputs(const Program& program, uint32_t count) {
   if (count != program.inputs.size()) RaiseError("InputError", "the network has ", program.inputs.size(), " inputs, not ", count);
-  return count;
 }
 
 }  // namespace
 
-const Program& ProgramFor(const Shapes& shapes, const flexcomp_tensor* inputs, uint32_t count) {
-  if (shapes.size() == 1) return shapes[0];
+Fit FitOf(const Shapes& shapes, const flexcomp_tensor* inputs, uint32_t count) {
+  RequireInputs(shapes[0], count);
+  if (!shapes.fits()) return {};
   const std::vector<Port>& ports = shapes[0].inputs;
-  if (RequireInputs(shapes[0], count) > 0) RequirePointer(inputs, "inputs");
+  if (count > 0) RequirePointer(inputs, "inputs");
   std::vector<std::span<const int64_t>> extents;
   for (uint32_t i = 0; i < count; ++i) {
     const auto* element = reinterpret_cast<const flexcomp_tensor*>(reinterpret_cast<const char*>(inputs) + i * inputs->size);
@@ -114,10 +115,12 @@ const Program& ProgramFor(const Shapes& shapes, const flexcomp_tensor* inputs, u
     else if (std::ranges::none_of(shapes.programs(), differs)) extents.emplace_back(ports[i].type.shape);
     else RaiseError("InputError", "tensor \"", ports[i].name, "\" is given without its shape, and the library holds ", shapes.size(), ": state it");
   }
-  return shapes[shapes.Find(extents)];
+  return shapes.FitOf(extents);
 }
 
-Ports::Ports(const Program& program, const flexcomp_tensor* in, uint32_t input_count, const flexcomp_tensor* out, uint32_t output_count)
-    : inputs(program, FLEXCOMP_INPUT, in, RequireInputs(program, input_count)), outputs(program, FLEXCOMP_OUTPUT, out, output_count) {}
+Ports::Ports(const Shapes& shapes, const flexcomp_tensor* in, uint32_t input_count, const flexcomp_tensor* out, uint32_t output_count)
+    : fit(FitOf(shapes, in, input_count)),
+      inputs(shapes[fit.shape], FLEXCOMP_INPUT, in, input_count, 0, fit),
+      outputs(shapes[fit.shape], FLEXCOMP_OUTPUT, out, output_count, 0, fit) {}
 
 }  // namespace flexcomp::api

@@ -188,10 +188,13 @@ typedef struct flexcomp_tensor_info {
   int32_t rank;
   flexcomp_dtype dtype;
   uint64_t nbytes;
+  uint32_t open_axes;   /* bit i is 1: along axis i an inference takes any extent from 1 to that of the largest shape */
+  uint32_t reserved;    /* 0 */
 } flexcomp_tensor_info;
 
 /* The number of shapes of a network. Shapes have numbers from 0 on; 0 is the largest. An inference uses the shape that its inputs
- * state. Numbers, names and types of tensors are equal in all shapes. */
+ * state. Numbers, names and types of tensors are equal in all shapes. A library that was built with `pad` takes inputs of any extents
+ * along their open axes: the next shape that holds them runs, inputs are padded, and outputs cut. */
 FLEXCOMP_API flexcomp_status flexcomp_shape_count(flexcomp_session *session, uint32_t *count);
 
 /* The number of tensors of a kind; the description of a tensor in a shape; the index of the tensor with a name. */
@@ -206,8 +209,9 @@ FLEXCOMP_API flexcomp_status flexcomp_find_tensor(flexcomp_session *session, fle
 typedef struct flexcomp_tensor {
   size_t size;          /* sizeof(flexcomp_tensor), the same in all elements of an array */
   void *data;
-  uint64_t nbytes;      /* the exact size of the network's tensor */
-  const int64_t *shape; /* NULL: not stated; else that of the network's tensor. Required of inputs in which shapes differ */
+  uint64_t nbytes;      /* the exact size of the network's tensor, of these extents */
+  const int64_t *shape; /* NULL: not stated; else that of the network's tensor. Required of inputs in which shapes differ, and of inputs
+                           that are to be padded */
   int32_t rank;         /* of `shape` */
   flexcomp_dtype dtype; /* FLEXCOMP_ANY: not stated; else that of the network's tensor */
 } flexcomp_tensor;
@@ -220,15 +224,22 @@ typedef struct flexcomp_tensor {
 FLEXCOMP_API flexcomp_status flexcomp_run(flexcomp_session *session, const flexcomp_tensor *inputs, uint32_t input_count,
                                           const flexcomp_tensor *outputs, uint32_t output_count);
 
+/* The `rank` extents of an output of the inference that takes these inputs, whose memory is not read and may be NULL. */
+FLEXCOMP_API flexcomp_status flexcomp_output_shape(flexcomp_session *session, const flexcomp_tensor *inputs, uint32_t input_count,
+                                                   uint32_t output, int64_t *extents, int32_t rank);
+
 /* Gets all inputs or all outputs, which lie in the session's own memory during the call. FLEXCOMP_OK goes on; any other status ends
  * the inference with this status. The callback must return, without an exception or longjmp. */
 typedef flexcomp_status (*flexcomp_callback)(void *context, const flexcomp_tensor *tensors, uint32_t count);
 
 /* One inference without copies, all within the budget: first `fill` writes the inputs, at the end `drain` reads the outputs. Waits.
  * Either may be NULL. `fill` is called again when the inference begins anew because the budget shrank. `drain` is called when the new
- * states are in place; its status does not change them. */
+ * states are in place; its status does not change them. Tensors are those of the shape in use, and nothing is padded. */
 FLEXCOMP_API flexcomp_status flexcomp_run_in_place(flexcomp_session *session, flexcomp_callback fill, flexcomp_callback drain,
                                                    void *context);
+
+/* Has flexcomp_run_in_place and flexcomp_warm use a shape, until flexcomp_run uses another. At first shape 0 is in use. Waits. */
+FLEXCOMP_API flexcomp_status flexcomp_use_shape(flexcomp_session *session, uint32_t shape);
 
 /* Ends the inference in progress, or flexcomp_warm: that call returns FLEXCOMP_CANCELLED after the running kernel, unless it is
  * complete. The next call waits for the reads in flight. Outputs and states are as after a failure. Calls that wait their turn go on.

@@ -129,7 +129,6 @@ void Network::Open(const LanePlace& place) {
   const auto session = Find(program_, "open")(ffi::String(weights_), JsonText(options)).cast<ffi::Module>();
   const ffi::Function close = Find(session, "close");
   run_ = Find(session, "run");
-  if (metadata_.count(ffi::String("pad"))) run_valid_ = Find(session, "run_valid");
   park_ = Find(session, "park");
   if (!keys_.empty()) {
     park_sharing_ = Find(session, "park_sharing");
@@ -141,7 +140,7 @@ void Network::Open(const LanePlace& place) {
   stop_ = Find(session, "stop");
   stats_ = Find(session, "stats");
   resident_ = Find(session, "resident_arena");
-  if (!shapes_.empty()) shape_of_ = Find(session, "shape_of");
+  if (!shapes_.empty() || metadata_.count(ffi::String("pad"))) shape_of_ = Find(session, "shape_of");
   close_ = close;
 }
 
@@ -155,12 +154,10 @@ void Network::Close() noexcept {
   if (is_open()) Caught([&] { close_(); });  // other holders of the session cannot keep its memory
 }
 
-void Network::Run(const std::vector<ffi::Any>& tensors, uint64_t valid_rows) const {
-  std::vector<ffi::AnyView> views;
-  if (valid_rows > 0) views.emplace_back(static_cast<int64_t>(valid_rows));
-  views.insert(views.end(), tensors.begin(), tensors.end());
+void Network::Run(const std::vector<ffi::Any>& tensors) const {
+  std::vector<ffi::AnyView> views(tensors.begin(), tensors.end());
   ffi::Any nothing;
-  (valid_rows > 0 ? run_valid_ : run_).CallPacked(views.data(), static_cast<int32_t>(views.size()), &nothing);
+  run_.CallPacked(views.data(), static_cast<int32_t>(views.size()), &nothing);
 }
 
 Network::Reading Network::LastReading() const noexcept try {
@@ -184,7 +181,7 @@ size_t Network::ShapeOf(const std::vector<ffi::Any>& tensors) const {
 }
 
 int64_t Network::ShapeOf(ffi::PackedArgs extents) const {
-  if (shapes_.empty()) return 0;
+  if (shape_of_ == nullptr) return 0;
   ffi::Any found;
   shape_of_.CallPacked(extents, &found);
   return found.cast<int64_t>();

@@ -43,7 +43,6 @@ class Network {
   // network is then not open.
   void Open(const LanePlace& place);
   bool is_open() const noexcept { return close_ != nullptr; }
-  bool pads() const noexcept { return run_valid_ != nullptr; }  // and may be told of valid rows
 
   // Whether `other`, of the same files, with the same options, needs no session of its own.
   bool Serves(const Network& other) const noexcept;
@@ -92,8 +91,7 @@ class Network {
     return !Caught([&] { cancel_(); });
   }
   void ReadAhead(bool reading) const { read_ahead_(reading); }
-  // `valid_rows` as of a Session; 0: all.
-  void Run(const std::vector<tvm::ffi::Any>& tensors, uint64_t valid_rows) const;
+  void Run(const std::vector<tvm::ffi::Any>& tensors) const;
   tvm::ffi::json::Object Stats() const;
   // Reads of the last inference, as far as the library reports them.
   struct Reading {
@@ -139,7 +137,7 @@ class Network {
   tvm::ffi::json::Array inputs_, outputs_, shapes_;
   tvm::ffi::json::Object metadata_;
   std::vector<std::vector<double>> seconds_;  // by rung and shape
-  tvm::ffi::Function run_, run_valid_, park_, park_sharing_, make_shared_, read_ahead_, leave_lane_, cancel_, stop_, stats_, resident_, shape_of_, close_;  // of a session that is open
+  tvm::ffi::Function run_, park_, park_sharing_, make_shared_, read_ahead_, leave_lane_, cancel_, stop_, stats_, resident_, shape_of_, close_;  // of a session that is open
 };
 
 }  // namespace flexcomp

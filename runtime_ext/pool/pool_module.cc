@@ -97,7 +97,6 @@ RequestOptions RequestOptionsOf(const ffi::String& text) {
   made.late = options.Get<bool>("late").value_or(false);
   made.collected = options.Get<bool>("collected").value_or(false);
   made.here = options.Get<bool>("here").value_or(false);
-  made.valid_rows = options.Natural("valid_rows").value_or(0);
   options.RequireKnown();
   return made;
 }

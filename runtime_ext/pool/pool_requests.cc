@@ -53,7 +53,6 @@ Pool::Submitted Pool::Submit(uint64_t ticket, uint32_t number, const RequestOpti
   Network& network = *model->network;
   if (tensors.size() != network.ports())
     RaiseError("InputError", name, " takes ", network.ports(), " tensors, for its inputs and outputs, not ", tensors.size());
-  if (options.valid_rows > 0 && !network.pads()) RaiseError("InputError", name, " pads no inputs: all of their rows are valid");
   Lane& lane = *lanes_[network.lane];
   const double free = std::max(now, lane.free);
   const auto shape = static_cast<uint32_t>(network.ShapeOf(tensors));
@@ -80,7 +79,6 @@ Pool::Submitted Pool::Submit(uint64_t ticket, uint32_t number, const RequestOpti
   request.late = options.late;
   request.collected = options.collected;
   request.tensors = std::move(tensors);
-  request.valid_rows = options.valid_rows;
   const double likely = network.LoadingSeconds() + network.latency.Likely(predicted);
   const double due = request.deadline.value_or(RequestQueue::Due(now, likely, model->options.urgency));
   request.queued = {ticket, number, shape, now, due, options.late ? std::nullopt : request.deadline, model->options.urgency};

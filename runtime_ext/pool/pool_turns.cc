@@ -66,7 +66,7 @@ std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const 
   lock.unlock();
   auto error = Caught([&] {
     network.ReadAhead(again);
-    network.Run(request.tensors, request.valid_rows);
+    network.Run(request.tensors);
     took = Now() - started;
   });
   if (!error && reads) reading = network.LastReading();

@@ -25,7 +25,6 @@ struct RequestOptions {
   bool late = false;                 // run the request even after the deadline
   bool collected = false;            // `Collect` reports the end
   bool here = false;                 // run in the submitting call, if the model is quick and nothing else waits or runs
-  uint64_t valid_rows = 0;           // of padded inputs, for kernels that compute no others; 0: all
 };
 
 // Why a request was not admitted, or not begun.
@@ -48,7 +47,6 @@ struct Request {
   std::optional<double> deadline;  // including requests that may be late
   bool late = false, collected = false;
   std::vector<tvm::ffi::Any> tensors;
-  uint64_t valid_rows = 0;
   bool running = false, here = false;  // here: runs in the submitting call
   bool forgotten = false;
   bool unwanted = false;  // cancelled or forgotten while running

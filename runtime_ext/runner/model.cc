@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "library.h"
 #include "npy.h"
@@ -19,6 +20,9 @@ std::string Metadata(const json::Object& info, const char* key) {
   const auto metadata = info["metadata"].cast<json::Object>();
   return metadata.count(ffi::String(key)) ? std::string(metadata[key].cast<ffi::String>()) : "";
 }
+
+// Whether inputs decide what runs.
+bool ShapesDiffer(const json::Object& info) { return info.count(ffi::String("shapes")) > 0 || !Metadata(info, "pad").empty(); }
 
 uint64_t Resolved(const Budget& budget, const json::Object& info) {
   const uint64_t smallest = Bytes(info, "min_budget_bytes"), resident = Bytes(info, "resident_bytes");
@@ -48,11 +52,13 @@ Model::Model(const Arguments& arguments) {
   const std::string weights = arguments.weights.empty() ? library.weights : arguments.weights;
   asked_ = Resolved(arguments.budget, info_);
   session_ = FunctionOf(library.program, "open")(ffi::String(weights), ffi::String(Options(arguments, library.path, asked_))).cast<ffi::Module>();
-  if (info_.count(ffi::String("shapes"))) {
-    const size_t shape = ShapeFor(arguments.inputs);
-    FunctionOf(*session_, "take_shape")(static_cast<int64_t>(shape));
-    info_ = InShape(info_, shape);
+  ShapesByName given;
+  if (ShapesDiffer(info_)) try {
+    for (const auto& [name, path] : arguments.inputs) given[name] = NpyFile::ShapeOf(path);
+  } catch (const std::runtime_error& error) {
+    throw UsageError(error.what());
   }
+  Take(ShapeFor(given), given);
   run_ = FunctionOf(*session_, "run_in_place");
   stats_ = FunctionOf(*session_, "stats");
   set_budget_ = FunctionOf(*session_, "set_budget");
@@ -65,27 +71,41 @@ Model::Model(const Arguments& arguments) {
   if (!arguments.trace.empty()) trace_ = FunctionOf(*session_, "trace");
 }
 
-size_t Model::ShapeFor(const std::map<std::string, std::string>& files) const {
-  std::map<std::string, std::vector<int64_t>> given;
-  try {
-    for (const auto& [name, path] : files) given[name] = NpyFile::ShapeOf(path);
-  } catch (const std::runtime_error& error) {
-    throw UsageError(error.what());
-  }
-  const auto shapes = info_["shapes"].cast<json::Array>();
-  const auto ports = [&](size_t shape) { return ParsePorts(shapes[static_cast<int64_t>(shape)].cast<json::Object>()["inputs"].cast<json::Array>()); };
-  const auto agrees = [&](const Port& port) { return given.count(port.name) == 0 || given[port.name] == port.shape; };
+size_t Model::ShapeFor(const ShapesByName& given) const {
+  if (!ShapesDiffer(info_)) return 0;
+  const auto shapes = info_.count(ffi::String("shapes")) ? info_["shapes"].cast<json::Array>() : json::Array{info_};
+  const auto ports = [&](size_t shape) {
+    const auto described = shapes[static_cast<int64_t>(shape)].cast<json::Object>()["inputs"].cast<json::Array>();
+    return Sized(ParsePorts(described), info_, "inputs", given);
+  };
+  const auto agrees = [&](const Port& port) { return given.count(port.name) == 0 || given.at(port.name) == port.shape; };
   size_t chosen = 0;  // the largest, where files do not say
   while (chosen + 1 < shapes.size() && !std::ranges::all_of(ports(chosen), agrees)) ++chosen;
   std::vector<ffi::Any> extents;
   for (const Port& port : ports(chosen)) {
-    const std::vector<int64_t>& shape = given.count(port.name) ? given[port.name] : port.shape;
+    const std::vector<int64_t>& shape = given.count(port.name) ? given.at(port.name) : port.shape;
     extents.emplace_back(ffi::Shape(shape.begin(), shape.end()));
   }
   std::vector<ffi::AnyView> views(extents.begin(), extents.end());
   ffi::Any found;
   FunctionOf(*session_, "shape_of").CallPacked(views.data(), static_cast<int32_t>(views.size()), &found);
   return static_cast<size_t>(found.cast<int64_t>());
+}
+
+void Model::Take(size_t shape, const ShapesByName& given) {
+  if (info_.count(ffi::String("shapes"))) {
+    FunctionOf(*session_, "take_shape")(static_cast<int64_t>(shape));
+    info_ = InShape(info_, shape);
+  }
+  inputs_ = ParsePorts(info_["inputs"].cast<json::Array>());
+  outputs_ = ParsePorts(info_["outputs"].cast<json::Array>());
+  if (Metadata(info_, "pad").empty()) return;
+  std::vector<Port> own = Sized(inputs_, info_, "inputs", given);
+  padded_ = !std::ranges::equal(own, inputs_, {}, &Port::shape, &Port::shape);
+  if (!padded_) return;
+  inputs_ = std::move(own);
+  outputs_ = Sized(outputs_, info_, "outputs", given);
+  run_copying_ = FunctionOf(*session_, "run");
 }
 
 std::vector<Model::Rung> Model::Ladder() const {
@@ -98,10 +118,20 @@ std::vector<Model::Rung> Model::Ladder() const {
 }
 
 void Model::Run(const Inputs& inputs, const Look& look) const {
+  if (reset_states_) (*reset_states_)();
+  if (padded_) {
+    Tensors own(inputs_), results(outputs_);
+    std::vector<ffi::AnyView> all = own.views(), outputs = results.views();
+    inputs.Fill(ffi::PackedArgs(all.data(), static_cast<int32_t>(all.size())));
+    all.insert(all.end(), outputs.begin(), outputs.end());
+    ffi::Any nothing;
+    run_copying_->CallPacked(all.data(), static_cast<int32_t>(all.size()), &nothing);
+    if (look) look(ffi::PackedArgs(outputs.data(), static_cast<int32_t>(outputs.size())));
+    return;
+  }
   const auto fill = ffi::Function::FromPacked([&](ffi::PackedArgs places, ffi::Any*) { inputs.Fill(places); });
   ffi::Optional<ffi::Function> drain;
   if (look) drain = ffi::Function::FromPacked([&](ffi::PackedArgs places, ffi::Any*) { look(places); });
-  if (reset_states_) (*reset_states_)();
   (*run_)(fill, drain);
 }
 

@@ -15,6 +15,7 @@
 #include "arguments.h"
 #include "inputs.h"
 #include "outputs.h"
+#include "padded.h"
 #include "ports.h"
 
 namespace flexcomp::runner {
@@ -24,8 +25,8 @@ class Model {
   // Throws std::runtime_error, tvm::ffi::Error, UsageError.
   explicit Model(const Arguments& arguments);
 
-  std::vector<Port> InputPorts() const { return ParsePorts(info_["inputs"].cast<tvm::ffi::json::Array>()); }
-  std::vector<Port> OutputPorts() const { return ParsePorts(info_["outputs"].cast<tvm::ffi::json::Array>()); }
+  const std::vector<Port>& InputPorts() const { return inputs_; }
+  const std::vector<Port>& OutputPorts() const { return outputs_; }
 
   // One rung of the ladder.
   struct Rung {
@@ -36,7 +37,7 @@ class Model {
 
   bool HasState() const { return info_.count("states") > 0 && !info_["states"].cast<tvm::ffi::json::Array>().empty(); }
 
-  // One inference, from a cleared state if that was asked for. `look` sees the outputs in the arena.
+  // One inference, from a cleared state if that was asked for. `look` sees the outputs, in the arena unless they are cut.
   using Look = std::function<void(tvm::ffi::PackedArgs)>;
   void Run(const Inputs& inputs, const Look& look = {}) const;
   // Bytes per second of the storage alone, by reads of `request` bytes, about as many as an inference needs.
@@ -51,13 +52,17 @@ class Model {
   std::string Trace() const { return (*trace_)().cast<tvm::ffi::String>(); }
 
  private:
-  // Of several the shape that these files of inputs have. Throws UsageError, and InputError where there is none.
-  size_t ShapeFor(const std::map<std::string, std::string>& files) const;
+  // Of several the shape that takes these inputs. Throws InputError where there is none.
+  size_t ShapeFor(const ShapesByName& given) const;
+  // Ports in this shape, or shorter ones; from now on inferences are in this shape.
+  void Take(size_t shape, const ShapesByName& given);
 
   tvm::ffi::json::Object info_;
   uint64_t asked_ = 0;
+  std::vector<Port> inputs_, outputs_;
+  bool padded_ = false;  // the session pads inputs and cuts outputs, which have memory of their own
   std::optional<tvm::ffi::Module> session_;
-  std::optional<tvm::ffi::Function> run_, reset_states_, stats_, set_budget_, warm_, trace_, read_rate_, device_rates_;
+  std::optional<tvm::ffi::Function> run_, run_copying_, reset_states_, stats_, set_budget_, warm_, trace_, read_rate_, device_rates_;
 };
 
 }  // namespace flexcomp::runner

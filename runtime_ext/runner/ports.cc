@@ -23,6 +23,11 @@ DLDataType ParseDtype(const std::string& name) {
 
 }  // namespace
 
+size_t NbytesOf(const Port& port) {
+  const int64_t count = std::accumulate(port.shape.begin(), port.shape.end(), int64_t{1}, std::multiplies<>());
+  return static_cast<size_t>(count) * (port.dtype.bits / 8);
+}
+
 std::vector<Port> ParsePorts(const json::Array& described) {
   std::vector<Port> ports;
   for (const tvm::ffi::Any& any : described) {
@@ -31,8 +36,7 @@ std::vector<Port> ParsePorts(const json::Array& described) {
     port.name = object["name"].cast<std::string>();
     port.dtype = ParseDtype(object["dtype"].cast<std::string>());
     for (const tvm::ffi::Any& extent : object["shape"].cast<json::Array>()) port.shape.push_back(extent.cast<int64_t>());
-    const int64_t count = std::accumulate(port.shape.begin(), port.shape.end(), int64_t{1}, std::multiplies<>());
-    port.nbytes = static_cast<size_t>(count) * (port.dtype.bits / 8);
+    port.nbytes = NbytesOf(port);
   }
   return ports;
 }

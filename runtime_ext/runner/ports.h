@@ -26,6 +26,8 @@ struct Port {
 // From "inputs" or "outputs" of a program's description. Throws std::runtime_error.
 std::vector<Port> ParsePorts(const tvm::ffi::json::Array& described);
 
+size_t NbytesOf(const Port& port);
+
 // The memory of a port, from the argument of a callback.
 inline std::byte* DataOf(const tvm::ffi::AnyView& tensor) {
   return static_cast<std::byte*>(tensor.cast<DLTensor*>()->data);

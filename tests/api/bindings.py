@@ -58,7 +58,7 @@ class Options(Sized):
 class TensorInfo(Sized):
     _fields_ = [
         ("size", c_size_t), ("name", c_char_p), ("shape", POINTER(c_int64)), ("rank", c_int32), ("dtype", c_int32),
-        ("nbytes", c_uint64),
+        ("nbytes", c_uint64), ("open_axes", c_uint32), ("reserved", c_uint32),
     ]  # fmt: skip
 
 
@@ -138,6 +138,8 @@ _PARAMETERS = {
     "describe_tensor": (_SESSION, c_int32, c_uint32, c_uint32, POINTER(TensorInfo)),
     "find_tensor": (_SESSION, c_int32, c_char_p, POINTER(c_uint32)),
     "run": (_SESSION, POINTER(Tensor), c_uint32, POINTER(Tensor), c_uint32),
+    "output_shape": (_SESSION, POINTER(Tensor), c_uint32, c_uint32, POINTER(c_int64), c_int32),
+    "use_shape": (_SESSION, c_uint32),
     "run_in_place": (_SESSION, Callback, Callback, c_void_p),
     "cancel": (_SESSION,),
     "warm": (_SESSION,),

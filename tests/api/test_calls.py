@@ -5,15 +5,19 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import subprocess
 import threading
 from ctypes import byref, c_uint32, c_void_p
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import flexcomp
+from flexcomp import runtime_ext
 from flexcomp.program import PROGRAM_KIND
+from flexcomp.program.program_bytes import OLDEST_VERSION, PROGRAM_VERSION
 from tests.api import bindings as api
 from tests.api.bindings import refused
 from tests.api.network import WIDTH, expected
@@ -52,13 +56,25 @@ def test_a_library_of_another_version(library, number, age, way_out, tmp_path):
     data = library.read_bytes()
     assert data.count(PROGRAM_KIND.encode()) > 1  # of the runtime, and of the program
     other.write_bytes(data.replace(PROGRAM_KIND.encode(), kind))
-    says = f" was built by {age} version of flexcomp: it has the format flexcomp.program.{number}, and flexcomp "
-    says += f"{flexcomp.__version__} runs {PROGRAM_KIND}: {way_out}"
+    says = f" was built by {age} version of flexcomp: its program has format {int(number)}, and flexcomp "
+    says += f"{flexcomp.__version__} runs formats {OLDEST_VERSION} to {PROGRAM_VERSION}: {way_out}"
     refused(api.UNSUPPORTED, "open", str(other).encode(), None, byref(c_void_p()), says=f"{other}{says}")
     linked = api.Network(kind=kind)
     refused(api.UNSUPPORTED, "open_linked", byref(linked), None, byref(c_void_p()), says=f"the linked network{says}")
     linked.size = 8
     refused(api.INPUT, "open_linked", byref(linked), None, byref(c_void_p()), says="not one that flexcomp made")
+
+
+def test_a_thread_without_memory_gets_a_message(tmp_path):
+    """In a process that opened the library at run time."""
+    program, source = tmp_path / "program", Path(__file__).with_name("thread_without_memory.c")
+    command = ["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", source, "-o", program, "-ldl", "-lpthread"]
+    subprocess.run([*command, "-Wl,--no-as-needed", "-lstdc++"], check=True)  # what exceptions have of a thread is there
+    done = subprocess.run([program, runtime_ext.runtime_library()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()) == (0, [
+        f"{api.OUT_OF_MEMORY} the process is out of memory, for the reason of the failure, too",
+        f"{api.CLOSED} the session is closed, or was never open",
+    ]), done.stderr  # fmt: skip
 
 
 def test_weights_elsewhere(library, tmp_path, x, n, y):
@@ -232,7 +248,7 @@ def test_structures_of_other_sizes(session, kind):
     assert later.contents.size == size + 16
     assert larger.raw[size : size + 16] == bytes(16) and larger.raw[size + 16 :] == b"\xff" * 8
     assert larger.raw[8:size] == ctypes.string_at(byref(own), size)[8:]
-    for wrong in (0, size - 1, 5000):
+    for wrong in (0, 8, 5000):
         refused(api.INPUT, call[0], session, *call[1:], byref(kind(size=wrong)), says='"size"')
 
 

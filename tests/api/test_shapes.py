@@ -13,6 +13,7 @@ import pytest
 import flexcomp
 from tests.api import bindings as api
 from tests.api.bindings import refused
+from tests.padded import masked_encoder, masked_library
 from tests.shaped import INPUTS, encoder
 
 LENGTHS = (64, 16)
@@ -70,11 +71,103 @@ def test_shapes_that_are_not_stated_or_not_there(session):
     refused(api.INPUT, "run", session, *run, says="has 17 elements along axis 1, and the library was built for 16, 64")
     run[0], run[1] = byref(api.tensor(ids, rank=2, shape=api.shape(1, 16))), 2
     refused(api.INPUT, "run", session, *run, says="the network has 1 inputs, not 2")
-    nothing = api.Callback()
-    refused(api.UNSUPPORTED, "run_in_place", session, nothing, nothing, None, says="flexcomp_run_in_place knows none")
 
 
-def test_a_member_of_a_pool(library):
+def test_an_inference_in_place_uses_the_shape_in_use(session):
+    ids, found = np.arange(64)[None], {}
+    copied = {n: np.empty((1, n, 64), "f4") for n in LENGTHS}
+
+    def fill(_, tensors, count):
+        n = tensors[0].shape[1]
+        assert (count, tensors[0].rank, tensors[0].nbytes) == (1, 2, n * 8)
+        ctypes.memmove(tensors[0].data, ids[:, :n].tobytes(), n * 8)
+        return api.OK
+
+    def drain(_, tensors, count):
+        n = tensors[0].shape[1]
+        assert (count, tensors[0].rank, tensors[0].nbytes) == (1, 3, n * 256)
+        found[n] = np.frombuffer(ctypes.string_at(tensors[0].data, n * 256), "f4").reshape(1, n, 64)
+        return api.OK
+
+    for shape, n in [(None, 64), (1, 16), (0, 64)]:
+        if shape is not None:
+            api.done("use_shape", session, shape)
+        api.done("run_in_place", session, api.Callback(fill), api.Callback(drain), None)
+        given = api.tensor(np.ascontiguousarray(ids[:, :n]), rank=2, shape=api.shape(1, n))
+        api.done("run", session, byref(given), 1, byref(api.tensor(copied[n])), 1)
+        np.testing.assert_array_equal(found[n], copied[n])
+    refused(api.INPUT, "use_shape", session, 2, says="there is no shape 2: the network has 2")
+
+
+# -------------------------------------------------------------------------------------------------------- lengths between
+
+
+@pytest.fixture(scope="module")
+def padded(tmp_path_factory):
+    return masked_library(tmp_path_factory.mktemp("shaped") / "padded.so")
+
+
+def padded_inference(session, n):
+    """Outputs of an inference at a length, compared; the extents of both are asked for."""
+    ids = np.random.default_rng(n).integers(0, 50, (1, n))
+    mask, rows, mean = np.ones_like(ids), np.empty((1, n, 32), "f4"), np.empty((1, 32), "f4")
+    given = api.tensors(*(api.tensor(array, rank=2, shape=api.shape(1, n)) for array in (ids, mask)))
+    nowhere = api.tensors(*(api.Tensor(rank=2, shape=api.shape(1, n)) for _ in range(2)))
+    extents = (ctypes.c_int64 * 3)()
+    for inputs in (given, nowhere):
+        api.done("output_shape", session, inputs, 2, 0, extents, 3)
+        assert tuple(extents) == rows.shape
+    api.done("output_shape", session, given, 2, 1, extents, 2)
+    assert tuple(extents)[:2] == mean.shape
+    api.done("run", session, given, 2, api.tensors(rows, mean), 2)
+    wanted = onnxruntime.InferenceSession(masked_encoder().SerializeToString()).run(None, {"ids": ids, "mask": mask})
+    for found, array in zip((rows, mean), wanted, strict=True):
+        np.testing.assert_allclose(found, array, rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_of_any_length_are_padded_and_outputs_cut(padded):
+    session = api.opened(padded)
+    for index, axes in enumerate([0b10, 0b10]):
+        info = api.TensorInfo()
+        api.done("describe_tensor", session, api.INPUTS, index, 1, byref(info))
+        assert info.open_axes == axes
+    for index, axes in enumerate([0b10, 0]):
+        api.done("describe_tensor", session, api.OUTPUTS, index, 0, byref(info))
+        assert info.open_axes == axes
+    for budget in (api.SMALLEST, api.ALL):
+        api.done("set_budget", session, budget)
+        for n in (12, 3, 5, 9, 1):
+            padded_inference(session, n)
+    api.done("close", session)
+
+
+def test_padded_inputs_that_do_not_fit(padded):
+    session = api.opened(padded)
+    extents = (ctypes.c_int64 * 3)()
+
+    def given(*shapes):
+        arrays = [np.ones(shape, "i8") for shape in shapes]
+        return api.tensors(*(api.tensor(one, rank=one.ndim, shape=api.shape(*one.shape)) for one in arrays))
+
+    for shapes, says in [
+        ([(1, 13), (1, 13)], '"ids" has 13 elements along axis 1, and the library was built for 12 at most'),
+        ([(1, 3), (1, 4)], '"mask" has 4 elements along axis 1, but "ids" has 3 elements along axis 1: both are n'),
+        ([(1, 0), (1, 0)], '"ids" has 0 elements along axis 1, and at least 1 is needed'),
+        ([(3,), (3,)], '"ids" has 2 axes; given was [3]'),
+    ]:
+        refused(api.INPUT, "run", session, given(*shapes), 2, None, 0, says=says)
+        refused(api.INPUT, "output_shape", session, given(*shapes), 2, 0, extents, 3, says=says)
+    refused(api.INPUT, "run", session, given((2, 3), (2, 3)), 2, None, 0, says='"ids" is given with 48 bytes; int64[1×3] has 24')
+    two = given((1, 3), (1, 3))
+    wrong = [(two, 2, 0, extents, 2), (two, 2, 2, extents, 3), (None, 2, 0, extents, 3), (two, 2, 0, None, 3)]
+    for arguments in [*wrong, (given((1, 3)), 1, 0, extents, 3), (two, 2, 0, extents, -1)]:
+        refused(api.INPUT, "output_shape", session, *arguments)
+    rows = np.empty((1, 12, 32), "f4")
+    refused(api.INPUT, "run", session, given((1, 3), (1, 3)), 2, byref(api.tensor(rows)), 1, says="has 384")
+    api.done("close", session)
+
+
+def test_a_member_of_a_pool(library, padded):
     pool, member = c_void_p(), c_void_p()
     api.done("pool_open", byref(api.PoolOptions(budget=100 << 20)), byref(pool))
     try:
@@ -85,6 +178,10 @@ def test_a_member_of_a_pool(library):
         ids, y = np.zeros((1, 17), "i8"), np.empty((1, 17, 64), "f4")
         run = byref(api.tensor(ids, rank=2, shape=api.shape(1, 17))), 1, byref(api.tensor(y)), 1
         refused(api.INPUT, "run", member, *run, says="has 17 elements along axis 1, and the library was built for 16, 64")
+        api.done("pool_add", pool, b"padded", str(padded).encode(), None, byref(member))
+        for n in (12, 3):
+            padded_inference(member, n)
+        refused(api.UNSUPPORTED, "use_shape", member, 0, says="a pool")
     finally:
         api.call("pool_close", pool)
 

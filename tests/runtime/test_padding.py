@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import tvm_ffi
 from onnx import TensorProto
 
 import flexcomp
 from flexcomp.errors import ArtifactError, InputError
-from flexcomp.program import ValidArg
+from flexcomp.program import PROGRAM_KIND, ValidArg, decode_shapes, encode_shapes
+from flexcomp.program.program_bytes import decode_weights_digest
 from flexcomp.runtime import PAD
 from flexcomp.runtime.padding import padding_of
 from flexcomp.runtime.ports import ShapeInfo, TensorInfo
@@ -183,57 +186,74 @@ def test_a_library_without_pad_says_nothing_of_it(artifact, tmp_path):
 
 # ------------------------------------------------------------------------------------------------------- records in files
 
-
-def described(n, m):
-    return ShapeInfo({}, (TensorInfo("ids", (1, n), "int64"),), (TensorInfo("y", (1, m), "float32"),))
-
-
-TWO = (described(16, 16), described(8, 8))
-GOOD = {"values": {"ids": 0}, "inputs": {"ids": [None, "n"]}, "outputs": {"y": [None, "n"]}, "rows": "n"}
-
-
-def read(record, shapes=TWO):
-    text = record if isinstance(record, str) else json.dumps(record)
-    return padding_of({"metadata": {PAD: text}}, shapes)
+GOOD = {
+    "values": {"ids": 0, "mask": 0},
+    "inputs": {"ids": [None, "n"], "mask": [None, "n"]},
+    "outputs": {"rows": [None, "n", None]},
+    "rows": "n",
+}
+IDS, MASK = GOOD["inputs"].items()
 
 
-def test_a_record_is_read_as_it_was_written():
-    padding = read(GOOD)
+@pytest.fixture(scope="module")
+def create(session):
+    """A program with this record in place of the library's, as the runtime opens it."""
+    blob = session.program_bytes()
+    programs, digest = decode_shapes(blob), decode_weights_digest(blob)
+
+    def created(record, **changes):
+        text = record if isinstance(record, str) else json.dumps(record)
+        first = replace(programs[0], metadata={**programs[0].metadata, PAD: text}, **changes)
+        return tvm_ffi.get_global_func(f"{PROGRAM_KIND}.create")(encode_shapes([first, *programs[1:]], digest))
+
+    return created
+
+
+def test_a_record_is_read_as_it_was_written(create):
+    taken = tuple(TensorInfo(name, (1, 8), "int64") for name in ("ids", "mask"))
+    shape = ShapeInfo({}, taken, (TensorInfo("rows", (1, 8, 32), "float32"),))
+    padding = padding_of({"metadata": {PAD: json.dumps(GOOD)}}, (shape,))
     assert json.loads(padding.to_metadata()[PAD]) == GOOD
+    assert padding.cut(shape, {"ids": (1, 5), "mask": (1, 5)}).outputs == (TensorInfo("rows", (1, 5, 32), "float32"),)
+    assert create(GOOD).kind == PROGRAM_KIND
 
 
 @pytest.mark.parametrize(
     "record",
     [
-        "", "[]", "null", "{", "[" * 10000, {},
-        GOOD | {"values": {}},
-        GOOD | {"values": {"ids": 0.5}},
-        GOOD | {"values": {"ids": 2**63}},
-        GOOD | {"values": {"ids": True}},
-        GOOD | {"values": {"ids": None}},
+        "", "[]", "null", "{", "[" * 10000, {}, '{"values": ' + " " * (1 << 16) + "1}",
+        GOOD | {"values": {"ids": 0}},
+        GOOD | {"values": {"ids": 0, "mask": 0, "other": 0}},
+        GOOD | {"values": {"ids": 0.5, "mask": 0}},
+        GOOD | {"values": {"ids": 2**63, "mask": 0}},
+        GOOD | {"values": {"ids": True, "mask": 0}},
+        GOOD | {"values": {"ids": None, "mask": 0}},
         GOOD | {"values": [0]},
         GOOD | {"inputs": {}, "values": {}},
-        GOOD | {"inputs": {"ids": ["n"]}},
-        GOOD | {"inputs": {"ids": [None, 3]}},
-        GOOD | {"inputs": {"ids": ["n", "n"]}},
-        GOOD | {"inputs": {"other": [None, "n"]}, "values": {"other": 0}},
-        GOOD | {"inputs": {"ids": ["n", None]}},
-        GOOD | {"inputs": {"ids": 3}},
+        GOOD | {"inputs": dict([("ids", ["n"]), MASK])},
+        GOOD | {"inputs": dict([("ids", [None, 3]), MASK])},
+        GOOD | {"inputs": dict([("ids", ["n", "n"]), MASK])},
+        GOOD | {"inputs": dict([("ids", [None, None]), MASK])},
+        GOOD | {"inputs": dict([("other", [None, "n"]), MASK]), "values": {"other": 0, "mask": 0}},
+        GOOD | {"inputs": dict([("ids", ["n", None]), MASK])},
+        GOOD | {"inputs": dict([("ids", 3), MASK])},
         GOOD | {"outputs": {}},
-        GOOD | {"outputs": {"y": [None, "m"]}},
-        GOOD | {"outputs": {"y": ["n", None]}},
-        GOOD | {"outputs": {"y": [None, ["n"]]}},
-        GOOD | {"outputs": {"z": [None, "n"]}},
+        GOOD | {"outputs": {"rows": [None, "m", None]}},
+        GOOD | {"outputs": {"rows": ["n", None, None]}},
+        GOOD | {"outputs": {"rows": [None, "n", "n"]}},
+        GOOD | {"outputs": {"rows": [None, ["n"], None]}},
+        GOOD | {"outputs": {"z": [None, "n", None]}},
         GOOD | {"outputs": None},
         GOOD | {"rows": "m"},
         GOOD | {"rows": 3},
     ],
+    ids=str,
 )  # fmt: skip
-def test_a_record_that_does_not_fit_its_library_is_refused(record):
-    with pytest.raises(ArtifactError, match="the library's record of padding is malformed"):
-        read(record)
+def test_a_record_that_does_not_fit_its_library_is_refused(create, record):
+    with pytest.raises(RuntimeError, match="the library's record of padding is malformed"):
+        create(record)
 
 
-def test_a_record_whose_outputs_have_other_lengths_is_refused():
-    with pytest.raises(ArtifactError, match="'y' has 7 elements along 'n'"):
-        read(GOOD, (described(16, 16), described(8, 7)))
+def test_python_refuses_a_record_of_other_tensors():
+    with pytest.raises(ArtifactError, match="the library's record of padding is malformed: a tensor has other axes"):
+        padding_of({"metadata": {PAD: json.dumps(GOOD)}}, (ShapeInfo({}, (), ()),))

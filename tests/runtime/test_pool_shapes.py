@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime
@@ -12,8 +13,10 @@ import pytest
 
 import flexcomp
 from flexcomp import runtime_ext
+from flexcomp.compiler import builder
+from flexcomp.compiler.padding import tried_padding
 from flexcomp.errors import InputError, RefusedError
-from flexcomp.runtime import ladder_of, pool, read_info
+from flexcomp.runtime import ladder_of, read_info
 from tests.padded import masked_encoder, masked_library
 from tests.shaped import INPUTS, Nodes, encoder, pictures, sums
 
@@ -120,13 +123,13 @@ def test_requests_that_wait_have_shapes_of_their_own(padded, references):
 
 
 def test_padded_rows_are_not_computed(tmp_path, monkeypatch):
-    """Nothing is cut here: rows that no kernel computed are zeros, and computed ones have the bias."""
+    """The record of this library cuts nothing: rows that no kernel computed are zeros, and computed ones have the bias."""
     g = Nodes(seed=2)
     g.named("y", "Gemm", "x", g.weight(32, 32), g.weight(32))
     model = g.model([("x", 1, ["n", 32])], [("y", 1, ["n", 32])])
     options = {"input_shapes": {"x": ("n", 32)}, "shapes": {"n": [64]}, "pad": {"x": 0}}
+    monkeypatch.setattr(builder, "tried_padding", lambda *asked: replace(tried_padding(*asked), outputs={}))
     flexcomp.build(model, threads=1, probe=False, progress=False, **options).export_library(tmp_path / "dense.so")
-    monkeypatch.setattr(pool, "cut_to", lambda array, port: array)
     with flexcomp.Pool("100MB", threads=1) as models:
         models.add("dense", tmp_path / "dense.so")
         for n in (3, 64, 17):
@@ -172,6 +175,22 @@ def test_the_runner_takes_the_shape_of_its_files(exact, references, tmp_path, bu
     assert refused.returncode == 2 and '"ids" has 17 elements along axis 1, and the library was built for 1, 16, 48' in (
         refused.stderr
     )
+
+
+@pytest.mark.parametrize("budget", ["min", "all"])
+def test_the_runner_pads_inputs_and_cuts_outputs(padded, references, tmp_path, budget):
+    for n in (12, 3, 9):
+        given = inputs("padded", n, 0)
+        for name, array in given.items():
+            np.save(tmp_path / f"{name}.npy", array)
+        files = [word for name in given for word in ("--input", f"{name}={tmp_path}/{name}.npy")]
+        run(padded, "--budget", budget, *files, "--output-dir", tmp_path / "out")
+        check({name: np.load(tmp_path / "out" / f"{name}.npy") for name in ("rows", "mean")}, references["padded"], given)
+    np.save(tmp_path / "mask.npy", inputs("padded", 4, 0)["mask"])
+    refused = subprocess.run(command(padded, *files), capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and 'elements along axis 1: both are n' in refused.stderr
+    run(padded, *files[:2], "--output-dir", tmp_path / "out")  # other inputs have the same length
+    assert np.load(tmp_path / "out" / "rows.npy").shape == (1, 9, 32)
 
 
 def test_the_runner_without_files_and_in_a_pool_takes_the_largest(exact, tmp_path):

@@ -174,7 +174,7 @@ def test_plans_elsewhere_are_refused(tiny, create, plans_at):
 def test_another_version_is_refused(tiny, create):
     blob = bytearray(encode_program(tiny.program, tiny.digest))
     blob[8] = 1
-    refuse(create, bytes(blob), "has format 1, this runtime reads format 10")
+    refuse(create, bytes(blob), "has format 1, this runtime reads formats 10 to 11")
     with pytest.raises(ArtifactError, match="has format 1"):
         decode_program(bytes(blob))
 

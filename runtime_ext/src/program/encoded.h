@@ -8,11 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "program/format.h"
 #include "program/program.h"
 #include "program/shapes.h"
-
-// The format version is part of the kind: models of different versions may meet in one process.
-#define FLEXCOMP_PROGRAM_KIND "flexcomp.program.10"
 
 namespace flexcomp {
 

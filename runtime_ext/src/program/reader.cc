@@ -1,10 +1,11 @@
-// Reads program format 10. The grammar stands in flexcomp/program/program_bytes.py, the authority.
+// Reads the program. The grammar stands in flexcomp/program/program_bytes.py, the authority.
 #include <cmath>
 #include <cstring>
 #include <optional>
 
 #include "base/crc32.h"
 #include "base/error.h"
+#include "program/format.h"
 #include "program/plans.h"
 #include "program/program.h"
 
@@ -12,7 +13,6 @@ namespace flexcomp {
 namespace {
 
 constexpr std::string_view kMagic = "FLEXPROG";
-constexpr uint32_t kVersion = 10;
 constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` to the plans
 constexpr size_t kBodyStart = 32;
 constexpr uint32_t kMaxDims = 32;
@@ -352,8 +352,8 @@ Program ReadProgram(std::string_view bytes) {
     Raise("ArtifactError", "not a program: wrong magic");
   Cursor in(bytes.substr(kMagic.size()));
   const uint32_t version = in.Get<uint32_t>();
-  if (version != kVersion)
-    RaiseError("ArtifactError", "the program has format ", version, ", this runtime reads format ", kVersion);
+  if (version < kOldestFormat || version > kFormat)
+    RaiseError("ArtifactError", "the program has format ", version, ", this runtime reads formats ", kOldestFormat, " to ", kFormat);
   const uint32_t crc = in.Get<uint32_t>();
   const uint64_t size = in.Get<uint64_t>();
   if (size != bytes.size())

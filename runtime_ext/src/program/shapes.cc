@@ -69,6 +69,7 @@ Shapes::Shapes(std::vector<std::shared_ptr<const Program>> programs) : programs_
     for (size_t j = 0; j < i; ++j)
       if (SameInputs(*programs_[j], other)) RaiseError("ArtifactError", "shapes ", j, " and ", i, " of the network have the same inputs");
   }
+  padding_ = Padding::Of(programs_);
 }
 
 size_t Shapes::Find(std::span<const std::span<const int64_t>> inputs) const {

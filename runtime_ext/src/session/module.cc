@@ -43,12 +43,6 @@ class SessionModule final : public TranslatedModule {
     const ffi::Module self = ffi::GetRef<ffi::Module>(this);  // functions keep the session alive
     if (name == "run")
       return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) { Run(args); });
-    if (name == "run_valid")
-      return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) {
-        const auto rows = args.size() > 0 ? args[0].try_cast<int64_t>() : std::nullopt;
-        if (!rows || *rows < 1) Raise("InputError", "argument 0 is no number of valid rows");
-        Run(args.Slice(1), *rows);
-      });
     if (name == "new_output")
       return ffi::Function::FromTyped([self, this](int64_t index) { return session_.NewOutput(static_cast<size_t>(index)); });
     if (name == "shape_of")
@@ -122,18 +116,17 @@ class SessionModule final : public TranslatedModule {
     std::vector<std::span<const int64_t>> extents;
     for (int i = 0; i < args.size(); ++i) shapes.push_back(args[i].cast<ffi::Shape>());
     for (const ffi::Shape& shape : shapes) extents.emplace_back(shape.data(), shape.size());
-    return static_cast<int64_t>(session_.shapes().Find(extents));
+    return static_cast<int64_t>(session_.shapes().FitOf(extents).shape);
   }
 
-  // run(inputs..., outputs...), in the order of the program's ports; None: nobody wants that output. run_valid takes, before
-  // these, how many rows of padded inputs are valid.
-  void Run(ffi::PackedArgs args, int64_t valid_rows = CallTable::kAllRows) {
+  // run(inputs..., outputs...), in the order of the program's ports; None: nobody wants that output.
+  void Run(ffi::PackedArgs args) {
     const size_t inputs = session_.program().inputs.size(), outputs = session_.program().outputs.size();
     if (static_cast<size_t>(args.size()) != inputs + outputs)
       RaiseError("InputError", "run takes ", inputs, " inputs and ", outputs, " outputs, not ", args.size(), " tensors");
     const std::vector<const DLTensor*> tensors = Tensors(args, inputs);
     const std::span all(tensors);
-    session_.Run(all.first(inputs), all.last(outputs), valid_rows);
+    session_.Run(all.first(inputs), all.last(outputs));
   }
 
   // Pairs of the number of weights (`shareable` of the program) and the address of their shared place, each 8 bytes.
@@ -238,7 +231,7 @@ class ProgramModule final : public TranslatedModule {
       for (int64_t axis = 0; axis < axes; ++axis) extents.push_back(args[i++].cast<int64_t>());
     }
     const std::vector<std::span<const int64_t>> extents(inputs.begin(), inputs.end());
-    return static_cast<int64_t>(shapes_.Find(extents));
+    return static_cast<int64_t>(shapes_.FitOf(extents).shape);
   }
 
   ffi::Bytes blob_;

@@ -11,6 +11,7 @@
 #include "cuda/cuda_processor.h"
 #include "kernels/cpu_processor.h"
 #include "session/arena_use.h"
+#include "session/padded_copy.h"
 #include "session/port_check.h"
 #include "storage/read_rate.h"
 #include "threads/cpu_features.h"
@@ -172,17 +173,17 @@ Trace Session::trace() {
   return *trace_;
 }
 
-void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs, int64_t valid_rows) {
+void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs) {
   const auto start = Clock::now();
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
-  valid_rows_ = valid_rows;
-  const size_t shape = ShapeOf(inputs);
-  const Program& used = programs_[shape];
-  if (shape != shape_) Settle();
-  for (size_t i = 0; i < inputs.size(); ++i) CheckPort(used.inputs[i].name, used.inputs[i].type, *inputs[i]);
+  const Fit fit = FitOf(inputs);
+  const Program& used = programs_[fit.shape];
+  for (size_t i = 0; i < inputs.size(); ++i) CheckPort(used.inputs[i].name, fit.input(used, i), *inputs[i]);
   for (size_t i = 0; i < outputs.size(); ++i)
-    if (outputs[i] != nullptr) CheckPort(used.outputs[i].name, used.outputs[i].type, *outputs[i]);
+    if (outputs[i] != nullptr) CheckPort(used.outputs[i].name, fit.output(used, i), *outputs[i]);
+  valid_rows_ = fit.valid_rows.value_or(CallTable::kAllRows);
+  if (fit.shape != shape_) Settle();
 
   const auto on_device = [](const DLTensor* tensor) { return tensor != nullptr && tensor->device.device_type != kDLCPU; };
   const bool awaits = std::ranges::any_of(inputs, on_device) || std::ranges::any_of(outputs, on_device);
@@ -190,24 +191,31 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
     if (awaits) memory_->AwaitCaller();
     for (size_t i = 0; i < inputs.size(); ++i) {
       const Port& port = used.inputs[i];
-      memory_->Write(PlaceOf(port), DataOf(*inputs[i]), port.type.nbytes);
+      if (fit.padded())
+        CopyPadded(PlaceOf(port), port.type, DataOf(*inputs[i]), fit.inputs[i], programs_.padding()->value(i));
+      else
+        memory_->Write(PlaceOf(port), DataOf(*inputs[i]), port.type.nbytes);
     }
   };
   const auto give_outputs = [&] {
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Port& port = used.outputs[i];
-      if (outputs[i] != nullptr) memory_->Read(DataOf(*outputs[i]), PlaceOf(port), port.type.nbytes);
+      if (outputs[i] == nullptr) continue;
+      if (fit.padded())
+        CopyCut(DataOf(*outputs[i]), fit.outputs[i], PlaceOf(port), port.type);
+      else
+        memory_->Read(DataOf(*outputs[i]), PlaceOf(port), port.type.nbytes);
     }
   };
-  ArenaUse use(*this, shape);
+  ArenaUse use(*this, fit.shape);
   Infer(use, start, take_inputs, give_outputs);
 }
 
-size_t Session::ShapeOf(std::span<const DLTensor* const> inputs) const {
-  if (programs_.size() == 1) return 0;
+Fit Session::FitOf(std::span<const DLTensor* const> inputs) const {
+  if (!programs_.fits()) return {};
   std::vector<std::span<const int64_t>> extents;
   for (const DLTensor* tensor : inputs) extents.emplace_back(tensor->shape, static_cast<size_t>(tensor->ndim));
-  return programs_.Find(extents);
+  return programs_.FitOf(extents);
 }
 
 tvm::ffi::Tensor Session::NewOutput(size_t index) {

@@ -102,9 +102,9 @@ class Session {
   // outputs out of it, but for those that are missing or nullptr. After any error the next call starts afresh.
   // Of several shapes the one that the inputs have is used from now on. States stay, and weights that its plan keeps like the one
   // before. Throws InputError for a shape that there is not.
-  // Of inputs that are padded `valid_rows` are valid: kernels that are told compute these rows, and write zeros to the others.
-  void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs,
-           int64_t valid_rows = CallTable::kAllRows);
+  // A library that pads takes shorter inputs, and gives outputs of their length; kernels that are told compute the valid rows, and
+  // write zeros to the others.
+  void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs);
 
   // A tensor for the output of that number in memory of the device, outside of the arena; may outlive the session. Throws
   // InputError if the network runs on CPUs, or there is no such output.
@@ -234,7 +234,7 @@ class Session {
   bool FetchRows(const RowsFetch& fetch);  // false: interrupted; throws StorageError
   static size_t ChooseRung(const Program& program, uint64_t budget);
   std::vector<size_t> RungsFor(uint64_t budget) const;  // of all shapes
-  size_t ShapeOf(std::span<const DLTensor* const> inputs) const;
+  Fit FitOf(std::span<const DLTensor* const> inputs) const;
   // While state_mutex_ is held and no inference runs. Throws BudgetError, and changes nothing.
   void UseShape(size_t shape);
   // Weights of the held rung that are there.

@@ -1,0 +1,62 @@
+// Inputs that are shorter than the shapes of a library: they are padded at the end, and outputs are cut.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+
+namespace flexcomp {
+
+// The tensors of an inference, and the shape that takes them.
+struct Fit {
+  size_t shape = 0;
+  std::vector<TensorType> inputs{}, outputs{};  // of a padded inference, in the order of the ports; empty: as the shape has them
+  std::optional<int64_t> valid_rows{};      // that kernels are told; none: all
+
+  bool padded() const noexcept { return !inputs.empty(); }
+  const TensorType& input(const Program& program, size_t index) const noexcept { return padded() ? inputs[index] : program.inputs[index].type; }
+  const TensorType& output(const Program& program, size_t index) const noexcept { return padded() ? outputs[index] : program.outputs[index].type; }
+};
+
+class Padding {
+ public:
+  using Programs = std::span<const std::shared_ptr<const Program>>;
+  using Extents = std::span<const int64_t>;
+
+  // The record of a library (flexcomp/runtime/padding.py). None: the library pads nothing. Throws ArtifactError for a record that does
+  // not fit the programs.
+  static std::shared_ptr<const Padding> Of(Programs programs);
+
+  // The next shape that holds inputs of these extents. Throws InputError, which names an axis, if none does.
+  Fit FitOf(Programs programs, std::span<const Extents> inputs) const;
+  // Axes of a port that are padded or cut: bit i is axis i.
+  uint32_t input_axes(size_t input) const noexcept { return BitsOf(inputs_[input]); }
+  uint32_t output_axes(size_t output) const noexcept { return BitsOf(outputs_[output]); }
+  // An element of an input's padding.
+  std::span<const std::byte> value(size_t input) const noexcept { return inputs_[input].value; }
+
+ private:
+  struct Axes {
+    std::vector<int> names;        // of each axis, an index into names_; kNone: the axis is never padded
+    std::vector<std::byte> value;  // of inputs
+  };
+  using Known = std::vector<int64_t>;  // extents by names_
+
+  Padding(Programs programs, std::string_view record);
+  static uint32_t BitsOf(const Axes& axes) noexcept;
+  [[noreturn]] void Refuse(Programs programs, const Known& given) const;
+  std::string Named(const Known& extents) const;
+
+  std::vector<std::string> names_;
+  std::vector<Axes> inputs_, outputs_;  // of all ports
+  std::vector<Known> known_;            // of the shapes
+  int rows_ = -1;                       // the name whose extent kernels are told
+};
+
+}  // namespace flexcomp
