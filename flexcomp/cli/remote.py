@@ -30,7 +30,7 @@ from flexcomp.files import replacing, require_folder, require_writable
 from flexcomp.program import require_library
 from flexcomp.report import budget_rows, median_row, new_table, stdout_console
 from flexcomp.report.progress import BuildProgress
-from flexcomp.runtime import Budget, checked_inputs, parse_budget, resolve_in
+from flexcomp.runtime import Budget, made_inputs, parse_budget, resolve_in
 from flexcomp.units import enough, human_bytes
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def run(
 
         def check(network: RemoteNetwork) -> None:
             arrays.update(_inputs(network, given))
-            checked_inputs(network.inputs, arrays, ())
+            network.fitted(arrays)
             resolve_in(budget, network.info)
 
         network = _upload(device, library, check)
@@ -139,7 +139,7 @@ def measure(
                 progress("measure", done, len(budgets))
                 with network.open(one, threads) as session:
                     found.append(session.measure(repeat))
-    predicted = {rung.budget_bytes: rung.predicted_ms for rung in network.ladder}
+    predicted = network.predicted_ms
     if as_json:
         typer.echo(json.dumps([{**vars(one), "predicted_ms": predicted[one.budget_bytes]} for one in found]))
     else:
@@ -208,16 +208,9 @@ def _inputs(network: RemoteNetwork, given: dict[str, np.ndarray]) -> dict[str, n
     if unknown := set(given) - {port.name for port in network.inputs}:
         names = ", ".join(port.name for port in network.inputs)
         raise InputError(f"the model has no input called {min(unknown)}; it has {names}")
-    random = np.random.default_rng(0)
-    arrays = {}
-    for port in network.inputs:
-        if port.name in given:
-            arrays[port.name] = given[port.name]
-        elif np.issubdtype(port.array_dtype, np.floating):
-            arrays[port.name] = random.standard_normal(port.shape).astype(port.dtype)
-        else:
-            arrays[port.name] = np.zeros(port.shape, port.array_dtype)
-    return arrays
+    ports = network.ports_for(given)
+    made = dict(zip((port.name for port in ports), made_inputs(ports), strict=True))
+    return {**made, **given}
 
 
 def _facts(network: RemoteNetwork, states: list[dict], budget: str | None) -> dict:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -13,23 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, FlexcompError
+from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, FlexcompError, InputError
 from flexcomp.program import Program, decode_program
 from flexcomp.remote.connection import Connection
 from flexcomp.runtime import (
     Budget,
     DeviceRates,
+    Fitted,
+    Fitting,
     RungInfo,
+    ShapeInfo,
     TensorInfo,
     Traces,
-    checked_inputs,
     checked_states,
     checked_threads,
+    given_inputs,
     named_outputs,
     options_of,
     parse_trace,
     ports_of,
-    require_one_shape,
     resolve_in,
 )
 
@@ -41,10 +43,10 @@ class RemoteNetwork:
         self._device, self._module, self._library = device, module, library
         self.weights_name = weights_name
         self.info: dict = json.loads(self._text("info"))
-        require_one_shape(self.info, "sessions on devices take")
         self.machine: dict = json.loads(self._text("machine"))  # keys: runtime_ext/src/session/on_device.h
-        self.inputs = ports_of(self.info["inputs"])
-        self.outputs = ports_of(self.info["outputs"])
+        self._fitting = Fitting(self.info)
+        self.shapes = self._fitting.shapes  # the largest first
+        self.inputs, self.outputs = self._fitting.inputs, self._fitting.outputs  # an extent that shapes differ in is -1
         self.states = ports_of(self.info.get("states", ()))
         self.ladder = tuple(RungInfo(**rung) for rung in self.info["ladder"])
 
@@ -63,11 +65,46 @@ class RemoteNetwork:
         """
         checked = options_of(options)
         nbytes = resolve_in(budget, self.info)
-        self._require_memory(max(rung.arena_bytes for rung in self.ladder if rung.budget_bytes <= nbytes))
+        ladders = [one["ladder"] for one in self.info.get("shapes", [self.info])]
+        self._require_memory(max(rung["arena_bytes"] for one in ladders for rung in one if rung["budget_bytes"] <= nbytes))
         asked = checked.to_json(budget_bytes=nbytes, threads=None if threads is None else checked_threads(threads))
         with self._device.calls(ArtifactError):
             opened = self.function("open")(self._device.path(self.weights_name), asked)
         return RemoteSession(self, self._device, opened)
+
+    @property
+    def predicted_ms(self) -> dict[int, float]:
+        """Of each plan for the largest shape, by its budget."""
+        return {rung["budget_bytes"]: rung["predicted_ms"] for rung in self.info.get("shapes", [self.info])[0]["ladder"]}
+
+    def fitted(self, inputs: Any, *args: Any) -> Fitted:
+        """Inputs in the shape that runs, given as to `RemoteSession.run`. Raises InputError, DeviceError."""
+        values = given_inputs(self.inputs, inputs, args)
+
+        def shape_of(*shapes: Sequence[int]) -> int:
+            with self._device.calls(InputError):
+                return self.function("shape_of")(*(number for one in shapes for number in (len(one), *one)))
+
+        return self._fitting.fitted(values, shape_of)
+
+    def ports_for(self, given: Mapping[str, np.ndarray]) -> tuple[TensorInfo, ...]:
+        """Inputs in the largest shape, with the extents of those that are given."""
+        padding, largest = self._fitting.padding, self.shapes[0].inputs
+        if padding is not None:
+            known: dict[str | None, int] = {}
+            for name, array in given.items():
+                known |= {of: extent for of, extent in zip(padding.inputs.get(name, ()), array.shape, strict=False) if of}
+
+            def sized(port: TensorInfo) -> TensorInfo:
+                names = padding.inputs.get(port.name, (None,) * len(port.shape))
+                return replace(port, shape=tuple(known.get(of, own) for of, own in zip(names, port.shape, strict=True)))
+
+            return tuple(map(sized, largest))
+
+        def has(shape: ShapeInfo) -> bool:
+            return all(given[port.name].shape == port.shape for port in shape.inputs if port.name in given)
+
+        return next((shape.inputs for shape in self.shapes if has(shape)), largest)
 
     def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:
         """Traces of inferences in a row, after two that are not counted; options as of `open`."""
@@ -122,7 +159,8 @@ class RemoteSession:
 
     def __init__(self, network: RemoteNetwork, device: Connection, opened: Any) -> None:
         self._network, self._device, self._opened = network, device, opened
-        self._tensors: list[Any] | None = None  # on the device: inputs, outputs
+        self._tensors: list[Any] = []  # on the device: inputs, outputs
+        self._extents: list[tuple[int, ...]] = []  # of these
         self._closed = False
 
     def run(self, inputs: Mapping[str, Any] | None = None, *args: Any) -> dict[str, np.ndarray]:
@@ -130,13 +168,13 @@ class RemoteSession:
 
         The device holds the inputs and outputs besides the arena. Raises InputError, ExecutionError, DeviceError.
         """
-        given = checked_inputs(self._network.inputs, inputs, args)
+        fitted = self._network.fitted(inputs, *args)
         with self._device.calls(ExecutionError):
-            tensors = self._tensors or self._new_tensors()
-            for tensor, array in zip(tensors, given, strict=False):
+            tensors = self._tensors_of(fitted)
+            for tensor, array in zip(tensors, fitted.inputs, strict=False):
                 tensor.copyfrom(array)
             self._call("run", *tensors)
-            results = [tensor.numpy() for tensor in tensors[len(given) :]]
+            results = [tensor.numpy() for tensor in tensors[len(fitted.inputs) :]]
         return named_outputs(self._network.outputs, results)
 
     def state(self) -> dict[str, np.ndarray]:
@@ -199,7 +237,7 @@ class RemoteSession:
         """Give memory, threads and files on the device back. Closing twice is harmless."""
         if not self._closed:
             self._closed = True
-            self._tensors = None
+            self._tensors, self._extents = [], []
             with self._device.calls(ExecutionError):
                 self._call("close")
 
@@ -216,15 +254,24 @@ class RemoteSession:
     def _call(self, name: str, *args: Any) -> Any:
         return function_of(self._opened, name, self._network.info["model"])(*args)
 
-    def _new_tensors(self) -> list[Any]:
-        self._tensors = [self._empty(port) for port in (*self._network.inputs, *self._network.outputs)]
+    def _tensors_of(self, fitted: Fitted) -> list[Any]:
+        """Inputs and outputs on the device, of which there is one set: that of the last inference, or a new one."""
+        ports = [*fitted.inputs, *fitted.outputs]
+        if (extents := [tuple(one.shape) for one in ports]) != self._extents:
+            self._tensors, self._extents = [], []
+            types = [*(one.dtype for one in fitted.inputs), *(one.array_dtype for one in fitted.outputs)]
+            self._tensors = [self._tensor(shape, str(dtype)) for shape, dtype in zip(extents, types, strict=True)]
+            self._extents = extents
         return self._tensors
 
     def _empty(self, port: TensorInfo) -> Any:
+        return self._tensor(port.shape, str(port.array_dtype))
+
+    def _tensor(self, shape: tuple[int, ...], dtype: str) -> Any:
         """A tensor on the device."""
         from tvm import runtime
 
-        return runtime.empty(port.shape, str(port.array_dtype), device=self._device.memory())
+        return runtime.empty(shape, dtype, device=self._device.memory())
 
 
 def function_of(module: Any, name: str, library: str) -> Callable[..., Any]:

@@ -47,12 +47,6 @@ def shapes_of(info: Mapping[str, Any]) -> tuple[ShapeInfo, ...]:
     return tuple(ShapeInfo(dict(one["extents"]), ports_of(one["inputs"]), ports_of(one["outputs"])) for one in described)
 
 
-def require_one_shape(info: Mapping[str, Any], whose: str) -> None:
-    """Raise InputError for a library of several shapes: `whose` sessions take one."""
-    if "shapes" in info:
-        raise InputError(f"the library holds {len(info['shapes'])} shapes, and {whose} one: build a library for each shape")
-
-
 def made_inputs(ports: Iterable[TensorInfo]) -> list[np.ndarray]:
     """Random arrays, the same every time; those of integers are zero."""
     random = np.random.default_rng(0)
@@ -82,11 +76,6 @@ def given_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -
         if len(values) != len(ports):
             raise InputError(f"{len(ports)} inputs are needed, {len(values)} given")
     return values
-
-
-def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -> list[Any]:
-    """Inputs given as to `given_inputs`, as arrays; tensors of GPUs as they are. Raises InputError."""
-    return as_arrays(ports, given_inputs(ports, first, rest))
 
 
 def as_arrays(ports: Sequence[TensorInfo], values: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,9 @@ from flexcomp import remote
 from flexcomp.remote.device import _PIECE_NBYTES
 from tests.cli.conftest import tiny_network
 from tests.operators.recurrent import Case
+from tests.padded import masked_encoder, masked_library
 from tests.remote.servers import KEY, kill, python_servers, running_tracker
+from tests.shaped import INPUTS, encoder
 
 CELL = Case(steps=1, width=4, hidden=8, optional=("initial_h", "initial_c"), outputs=("Y", "Y_h"))
 
@@ -62,6 +64,28 @@ def test_inferences_are_timed_on_the_device(network):
     assert found.threads == 1 and found.budget_bytes == network.ladder[0].budget_bytes
     assert 0 < found.median_ms < 1000
     assert set(found.bytes_read) == {network.ladder[0].streamed_bytes}
+
+
+def test_shapes_and_lengths_between(device, tmp_path):
+    network = device.upload(masked_library(tmp_path / "padded.so"))
+    reference = onnxruntime.InferenceSession(masked_encoder().SerializeToString())
+    with network.open("min") as session:
+        for n in (12, 3, 5, 12, 1):
+            given = {"ids": np.arange(n).reshape(1, n), "mask": np.ones((1, n), "int64")}
+            for found, wanted in zip(session.run(given).values(), reference.run(None, given), strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+        with pytest.raises(flexcomp.InputError, match="13 elements along axis 1, and the library was built for 12 at most"):
+            session.run({"ids": np.ones((1, 13), "int64"), "mask": np.ones((1, 13), "int64")})
+
+
+def test_a_shape_that_a_library_on_a_device_lacks(device, tmp_path):
+    shapes = {"input_shapes": INPUTS, "shapes": {"n": [16, 4]}}
+    flexcomp.build(encoder(), threads=1, probe=False, progress=False, **shapes).export_library(tmp_path / "exact.so")
+    network = device.upload(tmp_path / "exact.so")
+    for n in (16, 4):
+        assert network.fitted(np.ones((1, n), "int64")).outputs[0].shape == (1, n, 64)
+    with pytest.raises(flexcomp.InputError, match='"ids" has 5 elements along axis 1, and the library was built for 4, 16'):
+        network.fitted(np.ones((1, 5), "int64"))
 
 
 def test_state_stays_on_the_device(device, tmp_path):
