@@ -95,5 +95,7 @@ class _Rewriter(MainRewriter):
             if narrow is not None:
                 name = f"{gv.name_hint}_half_{len(self.kernels)}"
                 described = {names.DESCRIPTION: f"{attrs[names.DESCRIPTION]}, on {self.half}", "global_symbol": name}
+                if names.TOLD in attrs:
+                    described[names.TOLD] = with_half_storage(attrs[names.TOLD], positions, self.half)
                 self.kernels[key] = self.builder.add_func(narrow.with_attrs(described), name)
         return self.kernels[key]

@@ -77,6 +77,10 @@ NARROW = "flexcomp.narrow"  # list of int
 BY_ROWS = "flexcomp.by_rows"  # list of int
 # On a kernel PrimFunc: loops over rows of its results fill all scratch anew in each iteration.
 ANEW = "flexcomp.anew"  # int, 1
+# On a kernel PrimFunc: the one that takes the number of valid rows after its results, and computes no others. It has EXTENT rows
+# in all, and so must the operands have that are its own BY_ROWS.
+TOLD = "flexcomp.told"  # PrimFunc
+EXTENT = "flexcomp.extent"  # int
 # On a kernel PrimFunc that is told how many rows are valid (schedules/valid_rows): which parameter that is.
 VALID = "flexcomp.valid"  # int
 
@@ -97,6 +101,11 @@ def decode_place(value) -> tuple[int, Place]:
     """The number of the concatenation and the place that a value of PLACE says."""
     concatenation, start, stride, *shape = (int(number) for number in value)
     return concatenation, Place(tuple(shape), start, stride)
+
+
+def with_told(kernel: tirx.PrimFunc, told: tirx.PrimFunc, extent: int, operands: Sequence[int]) -> tirx.PrimFunc:
+    """The kernel with TOLD."""
+    return kernel.with_attr(TOLD, told.with_attrs({EXTENT: extent, BY_ROWS: list(operands)}))
 
 
 def with_scratch(kernel: tirx.PrimFunc, shapes: Iterable[Sequence[int]]) -> tirx.PrimFunc:

@@ -16,7 +16,7 @@ from ..schedules.operators import attention
 from ..schedules.operators.attention_spec import AttentionSpec, PositionScores, ScoreMask
 from ..schedules.registry import Machine
 from .attention_scores import Mask, Match, Matcher, Operand, Positions
-from .attributes import ATTENTION, BY_ROWS, kernel_attributes
+from .attributes import ATTENTION, BY_ROWS, kernel_attributes, with_told
 from .ir import dtype, shape
 from .module_pass import module_pass
 from .rebuild import MainRewriter
@@ -42,24 +42,25 @@ class FuseAttention:
     the kernel gets the sum, unless the sum is larger than each. A mask known to be causal needs no tensor, and if such a mask is
     the last one and certain, hidden scores take no work. `evaluate` gives the result of a function of the weights of `main`.
     Where a mask compares keys with a number that is known at run time only, the kernel gets that number (`visible_keys.py`), and
-    leaves out the keys beyond. A window's first key is another such number.
+    leaves out the keys beyond. A window's first key is another such number. Of `padded` inputs there is also a kernel that is
+    told how many queries and keys are valid.
 
     Scores by position that are added, gather_elements(matmul(q, table), index) and the same of keys, transposed, are no
     tensors either: the kernel takes q, the table and the index. Indices are safe already.
     """
 
-    def __init__(self, unit: Machine, evaluate: Evaluate) -> None:
-        self.unit, self.evaluate = unit, evaluate
+    def __init__(self, unit: Machine, evaluate: Evaluate, padded: bool = False) -> None:
+        self.unit, self.evaluate, self.padded = unit, evaluate, padded
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        fuser = _Fuser(mod, self.unit, self.evaluate)
+        fuser = _Fuser(mod, self.unit, self.evaluate, self.padded)
         return fuser.rewrite() if fuser.matches else mod
 
 
 class _Fuser(MainRewriter):
-    def __init__(self, mod: tvm.IRModule, unit: Machine, evaluate: Evaluate) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: Machine, evaluate: Evaluate, padded: bool) -> None:
         super().__init__(mod)
-        self.unit = unit
+        self.unit, self.padded = unit, padded
         self.matcher = Matcher(self.main, evaluate, machines.adds_positions(unit))
         self.matches = self.matcher.matches()
         self.kernels: dict[AttentionSpec, ir.GlobalVar] = {}
@@ -208,15 +209,17 @@ class _Fuser(MainRewriter):
     def _kernel(self, spec: AttentionSpec) -> ir.GlobalVar:
         if spec not in self.kernels:
             name = f"attention_{len(self.kernels)}"
-            self.kernels[spec] = self.builder.add_func(kernel_of(spec, self.unit, name), name)
+            self.kernels[spec] = self.builder.add_func(kernel_of(spec, self.unit, name, self.padded), name)
         return self.kernels[spec]
 
 
-def kernel_of(spec: AttentionSpec, unit: Machine, name: str) -> tirx.PrimFunc:
+def kernel_of(spec: AttentionSpec, unit: Machine, name: str, padded: bool = False) -> tirx.PrimFunc:
     """The kernel with all that the lowering wants to know."""
     func, implementation, scratch = machines.attention_of(spec, unit)
     described = kernel_attributes(
         "attention", implementation, str(spec), spec.flops, scratch=scratch, work=attention.work(spec)
     )
     rows = {BY_ROWS: [0]} if spec.follows_queries else {}
+    if padded and spec.follows_keys:
+        func = with_told(func, attention.kernel(spec, machines.vectors(unit), told=True), spec.queries, [0, 1, 2])
     return func.with_attrs({**described, **rows, ATTENTION: spec.encode(), "global_symbol": name})

@@ -40,24 +40,26 @@ class PretransformWeights:
 
     An embedding whose table is the weights of a dense layer takes the layer's panel.
 
+    Where inputs are `padded`, kernels that can be told how many rows are valid come with that variant.
+
     The rest of the weight side depends on weights only; LiftTransformParams moves the rest to build time.
     """
 
-    def __init__(self, unit: Machine) -> None:
-        self.unit = unit
+    def __init__(self, unit: Machine, padded: bool = False) -> None:
+        self.unit, self.padded = unit, padded
         self.built: dict[tuple, tvm.tirx.PrimFunc] = {}  # by spec and candidate: kernels of modules that were seen before
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        return _Mutator(mod, self.unit, self.built).transform()
+        return _Mutator(mod, self.unit, self.built, self.padded).transform()
 
 
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, unit: Machine, built: dict[tuple, tvm.tirx.PrimFunc]) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: Machine, built: dict[tuple, tvm.tirx.PrimFunc], padded: bool) -> None:
         ties = tied_tables(mod, unit)
         mod = weights_first(mod) if ties else mod
         super().__init__(mod)
-        self.mod, self.unit, self.built, self.ties = mod, unit, built, ties
+        self.mod, self.unit, self.built, self.ties, self.padded = mod, unit, built, ties, padded
         self.kernels: dict[tuple, tvm.ir.GlobalVar] = {}
         self.parts = _parts(mod)
         self.begun: dict[int, relax.Var] = {}  # by number of a concatenation: the tensor, as far as written
@@ -181,11 +183,17 @@ class _Mutator(relax.PyExprMutator):
             if (found := family(candidate.family)) is not None and found.anew:
                 described[names.ANEW] = 1
             if key not in self.built:
-                self.built[key] = candidate.build()
+                self.built[key] = self._built(spec, candidate)
             func = self.built[key].with_attrs(described)
             name = f"{operator_of(layer)}_{candidate.family}_{len(self.kernels)}"
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
         return self.kernels[key]
+
+    def _built(self, spec, candidate: Candidate) -> tvm.tirx.PrimFunc:
+        func = candidate.build()
+        if self.padded and candidate.told is not None:
+            func = names.with_told(func, candidate.told(), math.prod(spec.out_shape[:-1]), [0])
+        return func
 
 
 def _form(spec: ConvSpec, candidate: Candidate) -> WeightForm:

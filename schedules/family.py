@@ -7,7 +7,7 @@ family is a folder and a line there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from tvm import tirx
@@ -43,12 +43,28 @@ class Candidate:
     scratch: tuple[tuple[int, ...], ...] = ()  # shapes of the kernel's trailing parameters, float32
     rows: RowKernel | None = None  # computes bands of rows, where possible
     panels: tuple[Panel, ...] = ()  # of a kernel that takes several, or one, whole
+    told: Callable[[], tirx.PrimFunc] | None = None  # makes the kernel that takes, after y, the number of valid pixels
+    together: int = 0  # pixels that are computed together, however few of them are valid; 0: those of the tile
     in_place: bool = False  # y may be a tensor of the epilogue: a result is written once, just after the same element is read
 
     @property
     def weight_nbytes(self) -> int:
         """Bytes of all packed weights."""
         return sum(panel.blocks * panel.block_nbytes for panel in (self.panel, *self.panels) if panel)
+
+    def for_lengths(self, fewest: int, all_: int) -> Candidate:
+        """The candidate with the mean work for `fewest` to `all_` pixels, of a layer that has all."""
+        step = self.together or self.tile.rows
+
+        def up_to(most: int) -> int:
+            """The steps of all numbers of pixels up to one, together."""
+            whole, rest = divmod(most, step)
+            return step * whole * (whole + 1) // 2 + rest * (whole + 1)
+
+        lengths, last = all_ + 1 - fewest, all_ % step
+        beyond = min(last, lengths) * (step - last)  # the last step is a smaller one
+        computed = step * (up_to(all_) - up_to(fewest - 1)) - beyond
+        return replace(self, work=self.work * computed / (all_ * lengths))
 
     @property
     def size(self) -> tuple:

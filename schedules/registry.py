@@ -16,7 +16,7 @@ from .integer import family as integer
 from .recurrent import family as recurrent
 from .recurrent.spec import RecurrentSpec
 from .strassen import family as strassen
-from .tiles.spec import Spec
+from .tiles.spec import ConvSpec, Spec
 from .tiles.tile import VectorUnit
 from .winograd import family as winograd
 
@@ -78,7 +78,8 @@ def _fastest(spec: AnySpec, machine: Machine, families: tuple[Family, ...]) -> d
     dtype, machine = _computing(spec, machine)
     for one in families:
         if one.is_for(spec, machine) and dtype in one.dtypes:
-            found.setdefault(one.arithmetic, {})[one] = tuple(one.candidates(spec, machine))
+            offers = (_for_lengths(candidate, spec, machine) for candidate in one.candidates(spec, machine))
+            found.setdefault(one.arithmetic, {})[one] = tuple(offers)
     return min(found.values(), key=_least_work, default={})
 
 
@@ -88,7 +89,15 @@ def _least_work(offers: Mapping[Family, tuple[Candidate, ...]]) -> float:
 
 def _trials(spec: AnySpec, machine: Machine) -> Iterator[Candidate]:
     _, fitted = _computing(spec, machine)
-    return (candidate for one in _fastest(spec, machine, FAMILIES) for candidate in one.trials(spec, fitted))
+    offers = (candidate for one in _fastest(spec, machine, FAMILIES) for candidate in one.trials(spec, fitted))
+    return (_for_lengths(candidate, spec, fitted) for candidate in offers)
+
+
+def _for_lengths(candidate: Candidate, spec: AnySpec, machine: Machine) -> Candidate:
+    """The candidate with the work that it has where inputs are padded."""
+    padded = dict(machine.padded) if isinstance(machine, VectorUnit) and isinstance(spec, ConvSpec) else {}
+    pixels = math.prod(spec.out_shape[:-1]) if padded else 0
+    return candidate.for_lengths(padded[pixels], pixels) if pixels in padded else candidate
 
 
 def _computing(spec: AnySpec, machine: Machine) -> tuple[str, Machine]:

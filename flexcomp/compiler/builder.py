@@ -48,7 +48,7 @@ from .kernel_compiler import KernelCompiler
 from .known import DEFAULT_ARITHMETIC, DEFAULT_STORE
 from .lowering import Begin, compiled_here, fuse_layers, lower_layers, lowered_here
 from .options import Options, Request, Weights, options_of
-from .padding import padded_rows, tried_padding
+from .padding import lengths_served, padded_rows, tried_padding
 from .prepared import Prepared, Progress, artifact_of_shapes
 from .probing import probed
 from .shapes import require_common, shape_with
@@ -218,8 +218,9 @@ def prepare_shapes(
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
     kept = [StateTypes(options.model.state_type, one, of, resolved) for one, of in zip(shapes, pairs, strict=True)]
+    rows = None if padding is None else padding.rows
     fused = [
-        fuse_layers(one, resolved, measured, report, of, states=in_memory)
+        fuse_layers(one, resolved, measured, report, of, states=in_memory, padded=rows is not None)
         for one, of, in_memory in zip(shapes, types, kept, strict=True)
     ]
     require_alike(fused, shapes, declared)
@@ -229,9 +230,9 @@ def prepare_shapes(
             "float32; weights='int4' makes blocks of a float network's weights"
         )
     alike = alike_layers(fused, [one.weights for one in shapes]) if len(shapes) > 1 else {}
-    rows = None if padding is None else padding.rows
     told = [padded_rows(options.model.input_shapes, rows, shape) for shape in declared]
     store, late = options.weights.store, profile.prepared_late
+    unit = replace(unit, padded=tuple(lengths_served(declared, rows))) if rows is not None else unit
     networks = [
         lower_layers(one, mod, resolved, unit, kernels, measured, report, store, late, begin, states, alike, padded=rows_told)
         for one, mod, states, rows_told in zip(shapes, fused, pairs, told, strict=True)

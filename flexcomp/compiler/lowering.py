@@ -44,13 +44,17 @@ def fuse_layers(
     types: WeightTypes,
     rounded_for: CompileTarget | None = None,
     states: StateTypes | None = None,
+    padded: bool = False,
 ) -> tvm.IRModule:
-    """Layers without kernels; with `rounded_for` in float32, rounded where that target would have 16 bits."""
+    """Layers without kernels; with `rounded_for` in float32, rounded where that target would have 16 bits.
+
+    Where inputs are `padded`, kernels may be told how many rows are valid.
+    """
     report("passes", 0, 1)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
     narrowed = (states.slots, states.refused) if states is not None else ()
-    passes = pipeline.transformers(target.machine, on_weights, types.of, measured, *narrowed)
+    passes = pipeline.transformers(target.machine, on_weights, types.of, measured, *narrowed, padded=padded)
     simple = pipeline.run(simple, passes, "transformers")
     if states is not None:
         states.require_granted()
@@ -86,7 +90,7 @@ def lower_layers(
     preferences = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
     total = 1 + 2 * len(preferences)
     valid = ValidRows(padded) if padded else None
-    pack = pipeline.pack(unit)  # one for all choices: equal kernels are built once
+    pack = pipeline.pack(unit, padded is not None)  # one for all choices: equal kernels are built once
     report("passes", 1, total)
 
     def lowerings() -> Iterator[Lowered]:
@@ -133,7 +137,7 @@ def lowered_here(
     """A network for this machine, with one kernel a layer; `rounded_for` as for `fuse_layers`, `padded` for `lower_layers`."""
     target = resolve_target("native")
     unit, late = replace(target.machine, threads=target.num_cores), guessed_profile(target).prepared_late
-    fused = fuse_layers(imported, target, None, _quiet, types, rounded_for)
+    fused = fuse_layers(imported, target, None, _quiet, types, rounded_for, padded=padded is not None)
     return lower_layers(imported, fused, target, unit, "smallest", None, _quiet, DEFAULT_STORE, late, fetch=False, padded=padded)
 
 

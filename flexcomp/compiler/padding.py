@@ -129,6 +129,12 @@ def rows_of(input_shapes: Mapping[str, Sequence[int | str]]) -> str | None:
     return every.pop() if len(every) == 1 and _in_rows(input_shapes) else None
 
 
+def lengths_served(declared: Sequence[DeclaredShape], rows: str) -> list[tuple[int, int]]:
+    """The rows of each shape, and the fewest that inputs have that are padded to it."""
+    extents = sorted({shape.extents[rows] for shape in declared})
+    return [(extent, below + 1) for below, extent in zip([0, *extents], extents, strict=False)]
+
+
 def padded_rows(
     input_shapes: Mapping[str, Sequence[int | str]], rows: str | None, shape: DeclaredShape
 ) -> PaddedRows | None:

@@ -73,17 +73,18 @@ def transformers(
     measured: Measured | None = None,
     slots: Sequence[StateSlot] = (),
     refused: Refused = lambda slot, reader: None,
+    padded: bool = False,
 ) -> list[Pass]:
     """Indices are checked; attention, large embeddings and recurrences are calls of kernels; products and sums take
     the place of broadcasts; integers are multiplied as they are; weights of custom operators have an element type, and states
     that of their slots.
 
     `evaluate` gives the result of a function of the weights; recurrences have the kernels that `measured` times speak for;
-    `refused` is told of states that stay as they are.
+    `refused` is told of states that stay as they are. Of `padded` inputs attention may know the valid rows.
     """
     return [
         CheckIndices(evaluate),
-        FuseAttention(unit, evaluate),
+        FuseAttention(unit, evaluate, padded),
         GatherBeforeSpreading(),
         SplitProducts(),
         MultiplyIntegers(unit, weight_type),
@@ -115,9 +116,10 @@ def choose(
     return [ChooseKernels(unit, kernels, measured, alike)]
 
 
-def pack(unit: Machine) -> list[Pass]:
-    """Layers are calls of their kernels on packed weights; equal ones are one variable."""
-    return [SliceLayers(unit), PretransformWeights(unit), ShareWeights()]
+def pack(unit: Machine, padded: bool = False) -> list[Pass]:
+    """Layers are calls of their kernels on packed weights, which may know the valid rows of `padded` inputs; equal ones are one
+    variable."""
+    return [SliceLayers(unit), PretransformWeights(unit, padded), ShareWeights()]
 
 
 def layers(unit: Machine, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:

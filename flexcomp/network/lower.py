@@ -237,7 +237,7 @@ class _Lowering:
         if names.EXCHANGE in attrs:
             spec = scatter_rows.ScatterSpec.decode(str(attrs[names.EXCHANGE]))
             func = machines.writing_rows(func, spec, self.target.machine)
-        for name in (names.BY_ROWS, names.ANEW):
+        for name in (names.BY_ROWS, names.ANEW, names.TOLD):
             func = func.without_attr(name)
         return machines.bound(func, self.target.gpu), scratch
 

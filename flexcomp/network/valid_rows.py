@@ -11,7 +11,7 @@ from tvm import tirx
 from flexcomp.passes import attributes as names
 from flexcomp.program import Arg, Layer, ValidArg, Value, ValueArg
 from flexcomp.schedules import machines
-from flexcomp.schedules.valid_rows import ByRows, by_rows
+from flexcomp.schedules.valid_rows import ByRows, by_rows, with_zeros
 
 from .lowered import align
 
@@ -84,9 +84,13 @@ class ValidRows:
         is_known = layer in self._layers or any(int(position) in operands for position in attrs.get(names.BY_ROWS, ()))
         key = kernel, tuple(operands), is_known
         if key not in self._known:
-            blocks = int(attrs.get(names.SLICES, 1))
-            scratch = range(len(args), len(kernel.params)) if names.ANEW in attrs else ()
-            self._known[key] = by_rows(kernel, self.padded.extent, operands, results, blocks, is_known, scratch)
+            blocks, own = int(attrs.get(names.SLICES, 1)), attrs.get(names.TOLD)
+            in_floats = all(args[i].type.dtype == "float32" for i in results)
+            if own is not None and in_floats and self._fits(own, operands):
+                self._known[key] = ByRows(with_zeros(_in_place_of(kernel, own), self.padded.extent, results, blocks))
+            else:
+                scratch = range(len(args), len(kernel.params)) if names.ANEW in attrs else ()
+                self._known[key] = by_rows(kernel, self.padded.extent, operands, results, blocks, is_known, scratch)
         found = self._known[key]
         if found is None:
             return None
@@ -98,3 +102,12 @@ class ValidRows:
             return None
         self._whole[name + VALID] = kernel
         return found.kernel.with_attr(names.VALID, len(args))
+
+    def _fits(self, told: tirx.PrimFunc, operands: Sequence[int]) -> bool:
+        """Whether a kernel's rows are those of the operands that have rows."""
+        return int(told.attrs[names.EXTENT]) == self.padded.extent and {*map(int, told.attrs[names.BY_ROWS])} <= {*operands}
+
+
+def _in_place_of(kernel: tirx.PrimFunc, told: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel that is told, with all that the lowering knows of the other one."""
+    return tirx.PrimFunc(told.params, told.body, told.ret_type, attrs=kernel.attrs)

@@ -16,9 +16,10 @@ Scores by position are added up in Pᵀ before step 2 (`position_scores.py`). Th
 with the table, which all blocks read: heads follow one another then, and blocks of one head run in parallel.
 
 Where the mask is causal, keys after the block's last query are left out. Where the number of valid keys of a batch is known only
-at run time, keys after these are left out as well, and keys before a window: the time goes with those that are left. The last
-block overlaps the previous one; a single block of too few queries repeats the last one. Blocks run in parallel in `slots`, each
-with scratch of its own.
+at run time, keys after these are left out as well, and keys before a window: the time goes with those that are left. A kernel
+that is told how many rows of padded queries and keys are valid leaves out blocks of queries, too. The last block overlaps the
+previous one; a single block of too few queries repeats the last one. Blocks run in parallel in `slots`, each with scratch of
+its own.
 
 Scores of a whole block are kept, as in Rabe & Staats, "Self-attention does not need O(n²) memory" (2021), section 2,
 with one chunk of keys: scratch grows with the keys, not with their square.
@@ -84,8 +85,12 @@ def scratch(spec: AttentionSpec, unit: VectorUnit) -> tuple[tuple[int, int], ...
     return (own, (1, common)) if common else (own,)
 
 
-def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
-    """A PrimFunc (q, k, v, masks…, [x, table, index]…, [lengths,] [begins,] y, scratch…), as the spec and `scratch` say."""
+def kernel(spec: AttentionSpec, unit: VectorUnit, told: bool = False) -> tirx.PrimFunc:
+    """A PrimFunc (q, k, v, masks…, [x, table, index]…, [lengths,] [begins,] y, scratch…), as the spec and `scratch` say.
+
+    After y comes int64, if `told`: how many rows of q, k and v are valid. Other rows of y then hold anything.
+    """
+    assert not told or spec.follows_keys, "rows of queries and keys are told together"
     (count, each), *common = scratch(spec, unit)
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
@@ -101,34 +106,46 @@ def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
         wanted.update(y=(spec.y.buffer, "float32"), work=((count, each), "float32"))
         if common:
             wanted["common"] = (common[0], "float32")
-        given = {name: T.arg(name, T.buffer(*one)) for name, one in wanted.items()}
+        given, rows = {}, None
+        for name, one in wanted.items():
+            given[name] = T.arg(name, T.buffer(*one))
+            if name == "y" and told:
+                valid = T.arg("valid", T.int64())
         buffers = {name: flat(one, math.prod(wanted[name][0]), wanted[name][1]) for name, one in given.items()}
         for name, place in (("k", spec.k), ("v", spec.v)):
             if place.dtype == "int8":
                 buffers[f"{name}_scales"] = flat(given[name], place.elements // 4)
+        if told:
+            within = tirx.max(tirx.min(valid, tirx.const(spec.queries, "int64")), tirx.const(0, "int64"))
+            rows = T.bind(tirx.Cast("int32", within))
         heads = spec.batch * spec.heads
         if not common:
-            _blocks(spec, unit, buffers, (count, each), heads, 0)
+            _blocks(spec, unit, buffers, (count, each), heads, 0, rows)
         else:
             with T.serial(heads) as head:
                 position_scores.of_keys(spec, unit, buffers, head, count)
-                _blocks(spec, unit, buffers, (count, each), 1, head)
+                _blocks(spec, unit, buffers, (count, each), 1, head, rows)
     return builder.get()
 
 
-def _blocks(spec: AttentionSpec, unit: VectorUnit, buffers, slots: tuple[int, int], heads: int, first) -> None:
-    """All blocks of `heads` heads from `first` on."""
+def _blocks(spec: AttentionSpec, unit: VectorUnit, buffers, slots: tuple[int, int], heads: int, first, rows) -> None:
+    """All blocks of `heads` heads from `first` on, or those that have some of the first `rows` queries."""
     count, each = slots
     for blocks in blocks_of(spec, unit):
-        with _in_slots(heads * blocks.count, count) as (task, slot):
-            block = _Block(spec, unit, blocks, buffers, slot * each)
-            block.emit(first + task // blocks.count, task % blocks.count)
+        number: ir.Expr | int = blocks.count
+        if rows is not None:
+            lanes = blocks.vectors * unit.width
+            begun = (rows - blocks.start + (lanes - 1)) // lanes
+            number = T.bind(tirx.max(tirx.min(begun, blocks.count), 0))
+        with _in_slots(heads * number, count) as (task, slot):
+            block = _Block(spec, unit, blocks, buffers, slot * each, rows)
+            block.emit(first + task // number, task % number)
 
 
 @contextmanager
-def _in_slots(tasks: int, count: int) -> Iterator[tuple]:
+def _in_slots(tasks: ir.Expr | int, count: int) -> Iterator[tuple]:
     """(task, slot) for every task, slots in parallel with an equal share each."""
-    share = math.ceil(tasks / count)
+    share = math.ceil(tasks / count) if isinstance(tasks, int) else T.bind((tasks + (count - 1)) // count)
     with T.parallel(count) if count > 1 else T.serial(count) as slot:
         with T.serial(tirx.min(slot * share, tasks), tirx.min(slot * share + share, tasks)) as task:
             yield task, slot
@@ -143,7 +160,10 @@ class _Block(QueryBlock):
         self.batch, self.head = T.bind(head // spec.heads), T.bind(head % spec.heads)
         if self.lengths is not None:
             length = tirx.min(self.lengths[self.batch], tirx.const(spec.keys, "int64"))
-            self.valid = T.bind(tirx.Cast("int32", tirx.max(length, tirx.const(0, "int64"))))
+            length = tirx.Cast("int32", tirx.max(length, tirx.const(0, "int64")))
+            self.valid = T.bind(length if self.rows is None else tirx.min(length, self.rows))
+        elif self.rows is not None and not spec.causal:
+            self.valid = self.rows
         if self.begins is not None:
             last = tirx.Cast("int64", self.valid) - 1
             self.begin = T.bind(tirx.Cast("int32", tirx.max(tirx.min(self.begins[self.batch], last), tirx.const(0, "int64"))))
@@ -167,21 +187,28 @@ class _Block(QueryBlock):
         acc = Accumulators(min(rows, spec.keys), self.pieces)
         taken: ir.Expr | int = 0
         for start, size, count in runs(split_evenly(spec.keys, rows)):
-            if spec.causal or spec.has_lengths:
+            if spec.causal or self.ends_at_run_time:
                 count = tirx.max(tirx.min((self._seen() - start + (size - 1)) // size, count), 0)
             skipped = tirx.max(tirx.min((self.begin - start) // size, count), 0) if spec.has_begins else 0
             with T.serial(skipped, count) as i:
                 self._tile(acc, start + i * size, size, largest)
             taken = taken + count * size
-        if spec.has_lengths:  # the last tile may have keys that are not valid, of which there is nothing to be read
-            taken = tirx.min(taken, self.valid)
+        if self.ends_at_run_time:  # the last tile may have keys that are not valid, of which there is nothing to be read
+            taken = tirx.min(taken, self.rows if spec.causal and self.rows is not None else self.valid)
         return taken if isinstance(taken, int) else T.bind(taken)
+
+    @property
+    def ends_at_run_time(self) -> bool:
+        """Whether the number of keys is known only then."""
+        return self.spec.has_lengths or self.rows is not None
 
     def _seen(self) -> ir.Expr:
         """Keys that some query of the block sees."""
         if not self.spec.causal:
             return self.valid
         seen = self.start + (self.lanes + self.valid - self.spec.queries)
+        if self.rows is not None:
+            return tirx.min(seen, self.rows)
         return tirx.min(seen, self.valid) if self.spec.has_lengths else seen
 
     def _tile(self, acc: Accumulators, first, size: int, largest: Accumulators) -> None:
@@ -217,7 +244,8 @@ class _Block(QueryBlock):
         if spec.causal:
             last = vector(self.start + (start + self.valid - spec.queries), lanes)
             visible = last >= spread(key, lanes)
-        if spec.has_lengths:  # a lane after the last query may see more keys than there are
+        if spec.has_lengths or (self.ends_at_run_time and not spec.causal):
+            # A lane after the last query may see more keys than there are.
             inside = spread(key, lanes) < spread(self.valid, lanes)
             visible = tirx.bitwise_and(visible, inside) if spec.causal else inside
         hidden = spread(tirx.const(float("-inf"), "float32"), lanes)
@@ -266,6 +294,9 @@ class _Block(QueryBlock):
         acc = Accumulators(tile.rows, pieces(tile.channels, self.unit.width))
         for column in _columns(spec.value_depth, tile):
             for first, size, count in runs(split_evenly(queries, tile.rows)):
+                if self.rows is not None:
+                    here = self.rows - self.start - first
+                    count = tirx.max(tirx.min((here + (size - 1)) // size, count), 0)
                 with T.serial(count) as i:
                     self._mix_tile(acc, first + i * size, size, column, keys, inverse)
 

@@ -36,9 +36,10 @@ class QueryBlock:
     start: ir.Expr
 
     def __init__(
-        self, spec: AttentionSpec, unit: VectorUnit, blocks: Blocks, buffers: dict[str, tirx.Buffer], work_at
+        self, spec: AttentionSpec, unit: VectorUnit, blocks: Blocks, buffers: dict[str, tirx.Buffer], work_at, rows=None
     ) -> None:
-        self.spec, self.unit, self.blocks, self.buffers = spec, unit, blocks, buffers
+        """`rows`: how many rows of queries, keys and values are valid; None: all."""
+        self.spec, self.unit, self.blocks, self.buffers, self.rows = spec, unit, blocks, buffers, rows
         self.q, self.k, self.v, self.lengths, self.begins = (buffers.get(n) for n in ("q", "k", "v", "lengths", "begins"))
         self.masks = [buffers[name] for name in spec.mask_parameters]
         self.valid: ir.Expr | int = spec.keys
@@ -63,8 +64,9 @@ class QueryBlock:
     def transpose(self, source: tirx.Buffer, access: Access, depth: int, scale: float) -> None:
         """The block's rows, scaled, as columns of scratch."""
         factor = tirx.const(scale, "float32")
+        last = (self.spec.queries if self.rows is None else self.rows) - 1
         with T.serial(self.lanes) as query:
-            row = T.bind(self.at(access, tirx.min(self.start + query, self.spec.queries - 1)))
+            row = T.bind(self.at(access, tirx.min(self.start + query, last)))
             with T.serial(depth) as i:
                 T.buffer_store(self.work, source[row + i] * factor, [self.transposed + i * self.lanes + query])
 

@@ -182,6 +182,14 @@ class AttentionSpec:
         ends = ((self.q, self.depth), (self.y, self.value_depth))
         return self.batch == 1 and all(one.row * self.queries == one.elements and one.row >= depth for one, depth in ends)
 
+    @property
+    def follows_keys(self) -> bool:
+        """Whether rows of keys and values lie so, too, and are as many, so that rows of an input tell both queries and keys."""
+        ends = ((self.k, self.depth), (self.v, self.value_depth))
+        dense = all(one.row * self.keys == one.elements and one.row >= depth for one, depth in ends)
+        is_whole = not self.has_begins and not (self.causal and self.has_lengths) and self.k.dtype == self.v.dtype == "float32"
+        return self.follows_queries and self.keys == self.queries and dense and is_whole
+
     def __str__(self) -> str:
         sizes = f"{self.batch * self.heads}×[{self.queries}×{self.keys}] depth {self.depth}"
         kinds = [mask.kind for mask in self.masks] + ["causal"] * self.causal

@@ -80,7 +80,7 @@ def add_to(block: QueryBlock, number: int) -> None:
     products = block.scores + spec.keys * block.lanes
     if term.by == "query":
         _of_queries(block, number, term, products)
-    with T.serial(spec.keys) as key:
+    with T.serial(spec.keys if block.rows is None else block.rows) as key:
         for start, lanes in block.pieces:
             position = block.by_queries(term.index, index, key, start, lanes)
             position = tirx.Cast("int32" if lanes == 1 else f"int32x{lanes}", position)

@@ -20,7 +20,8 @@ _LEAST_TRIED_DEPTH = 32  # input channels of a part: with fewer there is more to
 
 def candidate(way: Strassen, unit: VectorUnit) -> Candidate:
     """The candidate that computes a layer in that way."""
-    return of_way("strassen", kernel, way, unit, transform=HalvesTransform(way.levels))
+    told = (lambda: kernel.kernel(way, unit.width, told=True)) if way.tells_rows else None
+    return of_way("strassen", kernel, way, unit, transform=HalvesTransform(way.levels), told=told, together=way.together)
 
 
 def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:

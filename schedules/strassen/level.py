@@ -140,16 +140,21 @@ class LevelEmitter:
 
     def _product(self, v_at, panel_at, index: int, rows: int) -> None:
         """Add one product to the accumulators."""
-        way, channels = self.way, self.way.tile.channels
+        way = self.way
         left = T.bind(v_at)
-        right = T.bind(panel_at + index * way.depth * channels)
+        right = T.bind(panel_at + index * way.depth * way.tile.channels)
+        self.reduce(rows, right, lambda row, k, lanes: self.v[vector(left + row * way.v_row + k, lanes)])
+
+    def reduce(self, rows: int, right, left: Callable[..., tirx.Expr]) -> None:
+        """Add the product of so many rows `left(row, k, lanes)` and the weights at `right` to the accumulators."""
+        channels = self.way.tile.channels
         lane.reduce(
             self.acc,
             list(range(rows)),
-            way.depth,
-            lambda row, k, lanes: self.v[vector(left + row * way.v_row + k, lanes)],
+            self.way.depth,
+            left,
             lambda k, start, lanes: self.w.weights(right + k * channels + start, lanes),
-            way.tile.depth,
+            self.way.tile.depth,
             fetch=lambda k: prefetch_ahead(self.w.buffer, right + k * channels, channels),
         )
 

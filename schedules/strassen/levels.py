@@ -7,9 +7,9 @@ import math
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..tiles.emit import maybe_serial, vector
+from ..tiles.emit import maybe_serial, vector, zero
 from .level import LevelEmitter
-from .ways import COPIES, PRODUCTS
+from .ways import COPIES, FEW_PIXELS, PRODUCTS
 
 # The quarter of a result that is complete after a product.
 _KEPT_AFTER = {1: 0, 4: 2, 5: 3, 6: 1}
@@ -25,6 +25,46 @@ class OneLevel(LevelEmitter):
         with T.serial(self.count) as offset:
             self.block(offset)
             self.tile_sizes(first_tile, tiles, self._products)
+
+    def valid_band(self, first_tile, tiles, start, left) -> None:
+        """So many tiles, and `left` pixels from pixel `start` on by eight products."""
+        self.tile_sizes(first_tile, tiles, self._operands)
+        large = self.way.rows
+        few = min(FEW_PIXELS, large)
+        with T.serial(self.count) as offset:
+            self.block(offset)
+            self.tile_sizes(first_tile, tiles, self._products)
+            tall = T.bind(left // large)
+            with T.serial(tall) as i:
+                self._plain(start + i * large, large)
+            with T.serial((left - tall * large + (few - 1)) // few) as i:
+                self._plain(start + tall * large + i * few, few)
+
+    def _plain(self, pixel, size: int) -> None:
+        """A tile of pixels without any savings: with products of the same weights, [C1 C2] = A1 [B11 B11 + T1] + A2 [B21 B22]."""
+        channels = self.way.tile.channels
+        pixel = T.bind(tirx.min(pixel, self.way.pixels - size))
+        begins = [T.bind(self._pixel(pixel + row)) for row in range(size)]
+
+        def add(half: int, product: int) -> None:
+            right = T.bind(self.panel_at + self.panel.block + product * self.way.depth * channels)
+            self.reduce(size, right, lambda row, k, lanes: self.x[vector(begins[row] + half * self.way.depth + k, lanes)])
+
+        def store(half: int) -> None:
+            for row in range(size):
+                for start, lanes in self.pieces:
+                    self.finish(pixel + row, half * channels + start, lanes, self.acc.get(row, start, lanes))
+
+        self.acc.fill(size, lambda start, lanes: zero(lanes))
+        add(0, 0)
+        self._keep(0, size)
+        self.prefetch(pixel, size, 0, 2 * channels)
+        add(1, 1)
+        store(0)
+        self.acc.assign(size, self._kept(0))
+        add(0, 5)
+        add(1, 6)
+        store(1)
 
     def _operands(self, place, pixel, size: int) -> None:
         """The left operands of one pixel tile."""

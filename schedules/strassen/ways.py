@@ -40,6 +40,7 @@ from ..tiles.tile import Tile, VectorUnit, choose
 from .weights import PRODUCTS
 
 _CHUNK_CHANNELS = 512  # between two times that operands are made: their outer products stay in the second-level cache
+FEW_PIXELS = 4  # of the smallest tile, where fewer are valid than a whole one has
 COPIES = 3  # of a register tile: P1, U2, U3
 _LINE = 16  # floats of a cache line
 _ALIAS_NBYTES = 1024  # operands of one row this many bytes apart would share a few sets of the first-level cache
@@ -164,6 +165,16 @@ class Strassen:
         computed += _VALUE_FLOPS * times * self.units * self.products * self.depth + _WEIGHT_FLOPS * weights * passes
         computed *= _share(self.tiles, self.groups, self.slots) * self.slots / self.tiles
         return max(computed, _READ_FLOPS * weights * passes * self.slots)
+
+    @property
+    def tells_rows(self) -> bool:
+        """Whether a kernel can be told how many pixels are valid: pixels that fill no tile need a plain product."""
+        return self.levels == 1
+
+    @property
+    def together(self) -> int:
+        """Pixels that are computed together, however few of them are valid."""
+        return FEW_PIXELS if self.tells_rows else self.parts * self.groups * self.rows
 
     def __str__(self) -> str:
         slots = f"{self.slots}×" if self.slots > 1 else ""

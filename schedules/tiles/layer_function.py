@@ -28,6 +28,7 @@ class Operands:
     count: tirx.Expr  # int32
     y: tirx.Buffer  # the target: spec.y_shape
     scratch: list[tirx.Buffer]
+    valid: tirx.Expr | None = None  # int32: pixels of the output that are wanted, if the kernel is told
 
 
 def layer_function(
@@ -37,13 +38,15 @@ def layer_function(
     scratch: Sequence[tuple[int, ...]] = (),
     *,
     in_place: bool = False,
+    told: bool = False,
 ) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y, scratch…), whose body `emit` emits.
 
     x is spec.x_dtype[spec.x_shape], y and the tensors spec.dtype[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; `scratch` are shapes of float32.
     If the result has a place in a tensor, y is that tensor, and elements outside of the place are left alone.
-    With `in_place` y may be one of the tensors: nothing tells LLVM that buffers are distinct.
+    With `in_place` y may be one of the tensors: nothing tells LLVM that buffers are distinct. After y comes int64, if `told`: how
+    many pixels are valid.
     """
     assert not (spec.place and spec.tensors), "tensors of an epilogue lie where the result does"
     with IRBuilder() as builder:
@@ -57,6 +60,7 @@ def layer_function(
             first = T.arg("first", T.int64())
             count = T.arg("count", T.int64())
             y = T.arg("y", T.buffer(spec.y_shape, spec.dtype))
+            valid = T.arg("valid", T.int64()) if told else None
             room = [T.arg(f"s{i}", T.buffer(shape, "float32")) for i, shape in enumerate(scratch)]
             operands = Operands(
                 x=flat(x, math.prod(spec.x_shape), spec.x_dtype),
@@ -66,6 +70,7 @@ def layer_function(
                 scratch=[flat(s, math.prod(shape)) for s, shape in zip(room, scratch, strict=True)],
                 first=T.Cast("int32", first),
                 count=T.Cast("int32", count),
+                valid=None if valid is None else T.bind(_clamped(valid, math.prod(spec.out_shape[:-1]))),
             )
             emit(operands)
     return builder.get()
@@ -76,3 +81,8 @@ def reader(panel: Panel, buffer: tirx.Buffer, dtype: str = "float32") -> PanelRe
     form = panel.in_blocks
     dtype = "float32" if dtype == "bfloat16" else dtype
     return BlocksReader(panel, form, buffer) if form else PanelReader(panel, buffer, dtype)
+
+
+def _clamped(valid: tirx.Var, pixels: int) -> tirx.Expr:
+    within = tirx.max(tirx.min(valid, tirx.const(pixels, "int64")), tirx.const(0, "int64"))
+    return tirx.Cast("int32", within)

@@ -35,6 +35,7 @@ class VectorUnit:
     tiles: bool = False  # AMX multiplies tiles of bfloat16
     two_rows: bool = False  # an instruction multiplies two rows, or one in the same time
     most_rows: int = 64  # of a tile
+    padded: tuple[tuple[int, int], ...] = ()  # (all, fewest) pixels of layers of padded inputs: their work is the mean of lengths
 
     def of(self, dtype: str) -> VectorUnit:
         """The unit for kernels with sums of an element type, or of float32 where those of bfloat16 are."""

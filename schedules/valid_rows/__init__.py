@@ -3,6 +3,6 @@
 `accesses.py` reads the indices of a kernel, `bounds.py` finds loops over rows, and `kernel.py` bounds these.
 """
 
-from .kernel import ByRows, by_rows
+from .kernel import ByRows, by_rows, with_zeros
 
-__all__ = ["ByRows", "by_rows"]
+__all__ = ["ByRows", "by_rows", "with_zeros"]

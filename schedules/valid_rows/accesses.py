@@ -312,7 +312,7 @@ def _is_whole(expr: ir.Expr) -> bool:
     return isinstance(expr.ty, ir.PrimType) and str(expr.ty.dtype).startswith(("int", "uint"))
 
 
-def within_loop(loop: Loop) -> Iterator[Loop]:
+def enclosing(loop: Loop) -> Iterator[Loop]:
     """The loops around one, the innermost first."""
     at = loop.around
     while at is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from .accesses import Access, Kernel, Key, Loop, Quotient, Sum, within_loop
+from .accesses import Access, Kernel, Key, Loop, Quotient, Sum, enclosing
 
 # A loop whose iteration has no more rows than these needs no other end inside.
 _FEW_ROWS = 16
@@ -119,7 +119,7 @@ def _may_end(kernel: Kernel, loop: Loop, free: Collection[tirx.Var]) -> bool:
         start, end = kernel.allocated.get(buffer, [0, len(kernel.accesses)])
         if loop.start <= start and end <= loop.end and buffer in kernel.allocated:
             continue
-        around = [one for one in within_loop(loop) if start <= one.start and one.end <= end]
+        around = [one for one in enclosing(loop) if start <= one.start and one.end <= end]
         runs = [(loop.end, end), (loop.start, loop.end), *((one.start, one.end) for one in around)]
         if any(_reads_first(kernel, buffer, first, last) for first, last in runs):
             return False

@@ -6,15 +6,16 @@ The kernel takes one more number, the rows that are wanted:
     →  for i in range(min(64, valid)): …
        for i in range(64 - valid): y[32 * (valid + i) + …] = 0
 
-Tiles of rows are computed whole. Rows lie along the first axis of a tensor that has more than one element, so rows that are not
-wanted are the end of the tensor. A kernel is one of rows if some loop writes, in each iteration, rows of its results, and reads
-just those of an operand that has rows, too.
+Tiles of rows are computed whole. Of slices, the last one writes the zeros. Rows lie along the first axis of a tensor that has
+more than one element, so rows that are not wanted are the end of the tensor. A kernel is one of rows if some loop writes, in each
+iteration, rows of its results, and reads just those of an operand that has rows, too. Kernels that can do better than end their
+loops early are made with the number, and get the zeros here (`with_zeros`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -62,20 +63,43 @@ def by_rows(
     if not declared and {result for bound in loops for result in aligned(found, bound, row, of)} != set(row):
         return None
     worth = loops and all(str(one.dtype) == "float32" and row[one] >= _LEAST_ELEMENTS for one in row)
-    return ByRows(_bounded(kernel, loops, row, rows, max(results) + 1) if worth else None)
+    if not worth:
+        return ByRows(None)
+    return ByRows(with_zeros(_bounded(kernel, loops, rows, max(results) + 1), rows, results, blocks))
+
+
+def with_zeros(kernel: tirx.PrimFunc, rows: int, results: Collection[int], blocks: int) -> tirx.PrimFunc:
+    """The kernel, which takes the number of valid rows after its results, with zeros in other rows of these.
+
+    Slices of `blocks` are computed in their order; the last one writes zeros for all.
+    """
+    params = list(kernel.params)
+    valid = params[max(results) + 1]
+    numbers = [param for param in params if not tirx.is_buffer_var(param) and param is not valid]
+    rest = tirx.const(rows, "int64") - _clamped(valid, rows)
+    if numbers:
+        first, count = (one.astype("int64") for one in numbers)
+        rest = tirx.Select(first + count >= tirx.const(blocks, "int64"), rest, tirx.const(0, "int64"))
+    left = tirx.Var("left", "int64")
+    tails = [_zeros(params[position], rows, left) for position in results]
+    body = list(kernel.body.seq) if isinstance(kernel.body, tirx.SeqStmt) else [kernel.body]
+    whole = tirx.SeqStmt([*body, tirx.stmt.Bind(left, rest), *tails])
+    return tirx.PrimFunc(params, whole, kernel.ret_type, attrs=kernel.attrs)
 
 
 def _elements(param: tirx.Var) -> int:
     return math.prod(map(int, param.shape))
 
 
-def _bounded(
-    func: tirx.PrimFunc, loops: list[Bound], row: Mapping[tirx.Var, int], rows: int, position: int
-) -> tirx.PrimFunc:
+def _clamped(valid: tirx.Var, rows: int) -> ir.Expr:
+    return tirx.max(tirx.min(valid, tirx.const(rows, "int64")), tirx.const(0, "int64"))
+
+
+def _bounded(func: tirx.PrimFunc, loops: list[Bound], rows: int, position: int) -> tirx.PrimFunc:
     valid = tirx.Var("valid", "int64")
     kind = loops[0].loop.node.loop_var.ty.dtype
     wanted = tirx.Var("wanted", kind)
-    clamped = tirx.max(tirx.min(valid, tirx.const(rows, "int64")), tirx.const(0, "int64"))
+    clamped = _clamped(valid, rows)
     ends = {bound.loop.node.loop_var: bound for bound in loops}
 
     def ended(loop: tirx.For) -> tirx.For:
@@ -92,10 +116,9 @@ def _bounded(
 
     body = tvm_ffi.structural_map(func.body, (tirx.For, ended))
     first = tirx.Cast(kind, clamped) if kind != "int64" else clamped
-    tail = [_zeros(result, row[result], rows, wanted, kind) for result in row]
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     params = [*func.params[:position], valid, *func.params[position:]]
-    whole = tirx.SeqStmt([tirx.stmt.Bind(wanted, first), *statements, *tail])
+    whole = tirx.SeqStmt([tirx.stmt.Bind(wanted, first), *statements])
     return tirx.PrimFunc(params, whole, func.ret_type, attrs=func.attrs)
 
 
@@ -118,11 +141,12 @@ def _divisor(divisor: int | tirx.Var, kind: str) -> ir.Expr:
     return divisor.astype(kind) if divisor.ty.dtype != kind else divisor
 
 
-def _zeros(result: tirx.Var, row: int, rows: int, wanted: tirx.Var, kind: str) -> tirx.Stmt:
-    """Zeros from the first row on that is not wanted."""
-    flat = tirx.decl_buffer((_elements(result),), result.dtype, name=f"{result.name}_rest")
-    place = tirx.Var("element", kind)
-    start = wanted * tirx.const(row, kind)
-    store = tirx.BufferStore(flat, tirx.const(0, result.dtype), [start + place])
-    loop = tirx.For(place, tirx.const(0, kind), tirx.const(rows * row, kind) - start, tirx.ForKind.SERIAL, store)
+def _zeros(result: tirx.Var, rows: int, left: tirx.Var) -> tirx.Stmt:
+    """Zeros in the last `left` rows."""
+    elements = _elements(result)
+    flat = tirx.decl_buffer((elements,), result.dtype, name=f"{result.name}_rest")
+    place = tirx.Var("element", "int64")
+    count = left * tirx.const(elements // rows, "int64")
+    store = tirx.BufferStore(flat, tirx.const(0, result.dtype), [tirx.const(elements, "int64") - count + place])
+    loop = tirx.For(place, tirx.const(0, "int64"), count, tirx.ForKind.SERIAL, store)
     return tirx.SeqStmt([tirx.stmt.DeclBuffer(flat, data=tirx.buffer.buffer_data(result)), loop])

@@ -1,5 +1,7 @@
 """Which of a layer's candidates the preferences take."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,3 +65,16 @@ def test_layers_that_agree_keep_their_kernels():
     offers = [candidates(conv(28, 128), UNIT)] * 2
     picks = [PREFERENCES["fastest"](offered) for offered in offers]
     assert agreed(picks, offers) == picks
+
+
+def test_where_inputs_are_padded_the_mean_of_lengths_decides():
+    """Two levels of fast products compute many rows together; a layer of other rows is chosen as ever."""
+    layer, padded = ConvSpec(1, 1, 64, 384, 1536), replace(UNIT, padded=((64, 17), (512, 129)))
+    whole, mean = ({str(one): one for one in candidates(layer, unit)} for unit in (UNIT, padded))
+    direct = next(name for name, one in whole.items() if one.family == "direct")
+    rows = [-(-length // whole[direct].tile.rows) * whole[direct].tile.rows for length in range(17, 65)]
+    assert mean[direct].work == pytest.approx(whole[direct].work * sum(rows) / len(rows) / 64)
+    assert PREFERENCES["fastest"](list(whole.values())).together >= 32
+    assert PREFERENCES["fastest"](list(mean.values())).together <= 4
+    other = ConvSpec(1, 1, 65, 384, 1536)
+    assert [one.work for one in candidates(other, UNIT)] == [one.work for one in candidates(other, padded)]

@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from flexcomp.compiler.weights import evaluate
-from flexcomp.passes import Canonicalise, FuseAttention
+from flexcomp.passes import Canonicalise, FuseAttention, attributes
 from flexcomp.passes.ir import bindings, dtype, shape
 from flexcomp.schedules.cuda.architecture import ARCHITECTURES
 from flexcomp.schedules.cuda.unit import Gpu
@@ -120,6 +120,18 @@ def assert_fused(mod: tvm.IRModule, *extra: str) -> None:
     assert largest <= max(TOKENS * WIDTH, TOKENS * TOKENS * ("relax.permute_dims" in extra)), (
         "no queries × keys by heads"
     )
+
+
+def test_of_padded_inputs_the_kernel_can_be_told_the_valid_rows():
+    mod = network(add, mask_input=True)
+    plain, padded = (
+        next(func for gv, func in FuseAttention(UNIT, evaluate, padded)(mod).functions_items() if gv.name_hint == "attention_0")
+        for padded in (False, True)
+    )
+    told = padded.attrs[attributes.TOLD]
+    assert attributes.TOLD not in plain.attrs
+    assert told.attrs[attributes.EXTENT] == TOKENS and list(told.attrs[attributes.BY_ROWS]) == [0, 1, 2]
+    assert [str(param.ty) for param in told.params if not tirx.is_buffer_var(param)] == [str(told.params[-2].ty)]
 
 
 LOWER = np.tril(np.ones((1, 1, TOKENS, TOKENS), bool))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tvm
@@ -11,16 +13,17 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from flexcomp.schedules.operators import attention, rowwise
-from flexcomp.schedules.operators.attention_spec import Access, AttentionSpec
+from flexcomp.schedules.operators.attention_spec import Access, AttentionSpec, ScoreMask
 from flexcomp.schedules.operators.rowwise import RowSpec
 from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
-from flexcomp.schedules.valid_rows import by_rows
+from flexcomp.schedules.valid_rows import by_rows, with_zeros
 from tests.schedules.kernels import library
 
 AVX2 = VectorUnit(8, 16)
 ROWS, WIDTH = 24, 16
+DENSE = ConvSpec(1, 1, 48, 512, 256)
 
 
 def made(emit, x=(ROWS, WIDTH), y=(ROWS, WIDTH)):
@@ -55,14 +58,21 @@ def in_one_loop(x, y):
 
 
 def test_a_loop_over_rows_ends_and_zeros_follow():
-    rows, columns, rest = sorted(extents(bounded(made(per_row)).kernel), key=len, reverse=True)
-    assert columns == str(WIDTH) or rest == str(WIDTH)
-    assert "wanted" in rows
-    assert all("wanted" in extent for extent in extents(bounded(made(in_one_loop)).kernel))
+    for emit, inner in ((per_row, [str(WIDTH)]), (in_one_loop, [])):
+        found = extents(bounded(made(emit)).kernel)
+        assert ["wanted" in one for one in found].count(True) == ["left" in one for one in found].count(True) == 1
+        assert [one for one in found if one.isdigit()] == inner
 
 
-def test_no_number_leads_out_of_the_result():
-    kernel = library({"told": bounded(made(per_row)).kernel})["told"]
+def both_halves(x, y):
+    with T.serial(ROWS // 2) as i, T.serial(WIDTH) as j:
+        for row in (i + ROWS // 2, i):
+            T.buffer_store(y, x[row, j] + tirx.const(1.0, "float32"), [row, j])
+
+
+@pytest.mark.parametrize("emit", [per_row, both_halves])
+def test_no_number_leads_out_of_the_result(emit):
+    kernel = library({"told": bounded(made(emit)).kernel})["told"]
     x = np.random.default_rng(0).standard_normal((ROWS, WIDTH)).astype("float32")
     for valid in (-(2**40), -1, 0, 1, 7, ROWS, ROWS + 1, 2**63 - 1):
         y = tvm.runtime.tensor(np.full((ROWS, WIDTH), np.nan, "float32"))
@@ -70,6 +80,22 @@ def test_no_number_leads_out_of_the_result():
         count = min(max(valid, 0), ROWS)
         np.testing.assert_array_equal(y.numpy()[:count], x[:count] + 1)
         np.testing.assert_array_equal(y.numpy()[count:], 0)
+
+
+def test_the_last_of_several_slices_writes_zeros():
+    """After all others, whose tiles may reach beyond the valid rows."""
+    candidate = next(one for one in candidates(DENSE, AVX2) if one.family == "direct")
+    kernel, panel = candidate.build(), candidate.panel
+    compiled = library({"told": by_rows(kernel, DENSE.width, [0], [4], panel.blocks).kernel})["told"]
+    x, weights = (np.ones(tuple(map(int, of.shape)), "float32") for of in kernel.params[:2])
+    y = tvm.runtime.tensor(np.full((1, 1, DENSE.width, 256), np.nan, "float32"))
+    half = panel.blocks // 2
+    for first, count in ((0, half), (half, panel.blocks - half)):
+        part = np.ascontiguousarray(weights[first : first + count])
+        compiled(tvm.runtime.tensor(x), tvm.runtime.tensor(part), first, count, y, 5)
+        found = y.numpy()[0, 0]
+        assert np.isnan(found[-1]).any() == (first == 0)
+    assert (found[5:] == 0).all() and np.isfinite(found).all()
 
 
 def summed(x, y):
@@ -83,6 +109,27 @@ def reversed_rows(x, y):
         T.buffer_store(y, x[ROWS - 1 - i, j], [i, j])
 
 
+def repeated_rows(x, y):
+    with T.serial(ROWS) as i, T.serial(WIDTH) as j:
+        T.buffer_store(y, x[i // 2, j], [i, j])
+
+
+def rows_below(x, y):
+    with T.serial(ROWS - 1) as i, T.serial(WIDTH) as j:
+        T.buffer_store(y, x[i + 1, j], [i, j])
+
+
+def first_row(x, y):
+    with T.serial(ROWS) as i, T.serial(WIDTH) as j:
+        T.buffer_store(y, x[0, j], [i, j])
+
+
+def last_row_added(x, y):
+    per_row(x, y)
+    with T.serial(ROWS) as i, T.serial(WIDTH) as j:
+        T.buffer_store(y, y[ROWS - 1, j] + x[i, j], [i, j])
+
+
 def one_row(x, y):
     with T.serial(WIDTH) as j:
         T.buffer_store(y, tirx.const(0.0, "float32"), [0, j])
@@ -91,7 +138,10 @@ def one_row(x, y):
 
 
 @pytest.mark.parametrize(
-    ("emit", "y"), [(summed, (ROWS, ROWS)), (reversed_rows, (ROWS, WIDTH)), (one_row, (1, WIDTH)), (one_row, (ROWS, WIDTH))]
+    ("emit", "y"), [
+        (summed, (ROWS, ROWS)), (reversed_rows, (ROWS, WIDTH)), (repeated_rows, (ROWS, WIDTH)), (rows_below, (ROWS, WIDTH)),
+        (first_row, (ROWS, WIDTH)), (last_row_added, (ROWS, WIDTH)), (one_row, (1, WIDTH)), (one_row, (ROWS, WIDTH)),
+    ],
 )
 def test_other_rows_are_no_rows(emit, y):
     x = (ROWS, ROWS) if emit is summed else (ROWS, WIDTH)
@@ -141,9 +191,6 @@ def require_same_rows(kernel, found, inputs, y, rows, scratch=()):
         np.testing.assert_array_equal(got[valid:], 0)
 
 
-DENSE = ConvSpec(1, 1, 48, 512, 256)
-
-
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("family", ["direct", "strassen"])
 def test_dense_layers(family, threads):
@@ -171,13 +218,49 @@ def test_functions_of_rows(kind):
     require_same_rows(kernel, bounded(kernel, 40), [x], (1, 40, 48), 40)
 
 
-def test_attention_ends_at_the_valid_queries():
-    heads, rows, depth = 2, 40, 16
+def attention_of(rows, *, depth=16, heads=2, **more):
     access = Access((1, rows, heads * depth), 0, rows * heads * depth, depth, heads * depth)
-    spec = AttentionSpec(1, heads, rows, rows, depth, depth, access, access, access, access)
-    assert spec.follows_queries
-    assert not AttentionSpec(1, heads, rows, rows, depth, depth, *[Access.dense(1, heads, rows, depth)] * 4).follows_queries
+    return AttentionSpec(1, heads, rows, rows, depth, depth, access, access, access, access, **more)
+
+
+def test_attention_ends_at_the_valid_queries():
+    """Whatever its keys are, as in attention to another text."""
+    rows = 40
+    spec = attention_of(rows)
+    dense = Access.dense(1, 2, rows, 16)
+    assert spec.follows_queries and spec.follows_keys and not replace(spec, k=dense).follows_keys
+    assert not replace(spec, q=dense).follows_queries
     kernel = attention.kernel(spec, AVX2)
     found = bounded(kernel, rows, (0, 1, 2), (3,), declared=True)
-    q, k, v = (np.random.default_rng(i).standard_normal(access.buffer).astype("float32") for i in range(3))
-    require_same_rows(kernel, found, [q, k, v], access.buffer, rows, attention.scratch(spec, AVX2))
+    q, k, v = (np.random.default_rng(i).standard_normal(spec.q.buffer).astype("float32") for i in range(3))
+    require_same_rows(kernel, found, [q, k, v], spec.q.buffer, rows, attention.scratch(spec, AVX2))
+
+
+@pytest.mark.parametrize("kind", ["all", "masked", "causal", "lengths"])
+@pytest.mark.parametrize("rows", [40, 11])
+def test_attention_of_padded_rows_is_that_of_the_rows(kind, rows):
+    """No other row is read, of queries, keys or values, nor what a mask says of them; and 64 queries are several blocks."""
+    masks = (ScoreMask("add", (1, 1, rows, 1)),) if kind == "masked" else ()
+    spec = attention_of(rows, masks=masks, causal=kind == "causal", has_lengths=kind == "lengths")
+    narrow = replace(AVX2, registers=12)
+    kernel = with_zeros(attention.kernel(spec, narrow, told=True), rows, [4 if kind in ("masked", "lengths") else 3], 1)
+    compiled = library({"told": kernel})["told"]
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal(spec.q.buffer).astype("float32") for _ in range(3))
+    for valid in (1, 3, rows // 2, rows - 1, rows):
+        mask = rng.standard_normal((1, 1, rows, 1)).astype("float32")
+        visible = max(1, valid - 2) if kind == "lengths" else valid
+        for one in (q, k, v, mask.reshape(1, rows, 1)):
+            one[:, valid:] = np.nan
+        more = {"masked": [mask], "lengths": [np.array([visible], "int64")]}.get(kind, [])
+        y = told(compiled, [q, k, v, *more], spec.y.buffer, attention.scratch(spec, narrow), valid)
+        heads = [one[0, :valid].reshape(valid, 2, 16).transpose(1, 0, 2) for one in (q, k, v)]
+        scores = heads[0] @ heads[1].transpose(0, 2, 1) + (mask[0, 0, :valid, 0] if kind == "masked" else 0)
+        scores[:, :, visible:] = -np.inf
+        if kind == "causal":
+            scores[:, ~np.tri(valid, dtype=bool)] = -np.inf
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        wanted = (p / p.sum(-1, keepdims=True) @ heads[2]).transpose(1, 0, 2).reshape(valid, -1)
+        np.testing.assert_allclose(y[0, :valid], wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(y[0, valid:], 0)
+        q, k, v = (np.nan_to_num(one, nan=0.3) for one in (q, k, v))

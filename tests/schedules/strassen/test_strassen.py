@@ -1,5 +1,7 @@
 """Fast matrix products: what is on offer, accuracy, scratch, a network. Random shapes are in test_random_shapes.py."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tvm
@@ -60,6 +62,30 @@ def test_errors_of_long_sums_stay_small(levels, accuracy):
     compiled(tvm.runtime.tensor(x), tvm.runtime.tensor(panel), 0, way.panel.blocks, y, *scratch)
     expected = conv2d(spec, x, w, bias)
     assert abs(y.numpy() - expected).max() < accuracy * abs(expected).max()
+
+
+@pytest.mark.parametrize(("pixels", "groups", "threads"), [(47, 3, 1), (75, 1, 3)])
+def test_pixels_that_are_not_valid_are_left_out(pixels, groups, threads):
+    """By tiles that valid ones fill, an incomplete last one among them, in one band and several, and by plain products."""
+    spec = ConvSpec(1, 1, pixels, 128, 96, epilogue=RESIDUAL)
+    rng = np.random.default_rng(1)
+    x, w, t = (rng.standard_normal(shape, "f4") for shape in ((1, 1, pixels, 128), (96, 1, 1, 128), (1, 1, pixels, 96)))
+    bias = rng.standard_normal(96, "f4")
+    wanted = np.maximum(conv2d(spec, x, w, bias) + t, 0)
+    way = Strassen(spec, Tile(6, 16), groups, threads)
+    way = replace(way, tile=replace(way.tile, rows=way.rows))
+    candidate = strassen_candidate(way, AVX2)
+    panel = pack(way.panel, w, bias, transform=candidate.transform)
+    compiled = library({"kernel": candidate.told()})["kernel"]
+    for valid in [0, 1, 3, 4, 5, 10, 11, 12, 13, 23, 36, 40, pixels - 2, pixels - 1, pixels, pixels + 9]:
+        scratch = [tvm.runtime.tensor(np.full(shape, np.nan, "f4")) for shape in way.scratch]
+        y = tvm.runtime.tensor(np.full((1, 1, pixels, 96), np.nan, "f4"))
+        inputs = (tvm.runtime.tensor(one) for one in (x, t, panel))
+        compiled(*inputs, 0, way.panel.blocks, y, valid, *scratch)
+        found = y.numpy()[0, 0]
+        np.testing.assert_allclose(found[:valid], wanted[0, 0, :valid], rtol=1e-4, atol=1e-4)
+        computed = np.flatnonzero(np.isfinite(found[:, 0]))
+        assert len(computed) <= min(valid + way.rows, pixels)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
