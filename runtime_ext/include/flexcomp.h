@@ -280,6 +280,25 @@ FLEXCOMP_API flexcomp_status flexcomp_get_state(flexcomp_session *session, uint3
 FLEXCOMP_API flexcomp_status flexcomp_set_state(flexcomp_session *session, uint32_t index, const flexcomp_tensor *tensor);
 FLEXCOMP_API flexcomp_status flexcomp_reset_states(flexcomp_session *session);
 
+/* ---------------------------------------------------------------------------------------------- tokens: decoders of texts */
+
+typedef struct flexcomp_decoder_info {
+  size_t size;         /* sizeof(flexcomp_decoder_info); set it before the call */
+  uint64_t vocabulary; /* tokens are numbers from 0 to vocabulary - 1 */
+  uint64_t capacity;   /* tokens of a text, at most */
+  uint64_t longest;    /* tokens that one inference takes, at most */
+} flexcomp_decoder_info;
+
+/* FLEXCOMP_ERROR_UNSUPPORTED: the network is no decoder with caches of keys and values as its states. */
+FLEXCOMP_API flexcomp_status flexcomp_describe_decoder(flexcomp_session *session, flexcomp_decoder_info *info);
+
+/* Takes `count` tokens of a text after the first `position` ones, which earlier calls took: 0 begins a text, and a smaller position than
+ * before takes back the tokens after it. Tokens are cut into inferences of the shapes that the library has. `logits`, `vocabulary`
+ * numbers, follow the last token, and `next` is the likeliest of them. Either may be NULL. After a failure the first `position` tokens
+ * are as before. Waits. Between the calls for a text the session takes no other inference, and states are not set. */
+FLEXCOMP_API flexcomp_status flexcomp_decode(flexcomp_session *session, uint64_t position, const int64_t *tokens, uint32_t count,
+                                             float *logits, int64_t *next);
+
 /* ------------------------------------------------------------------------------------------------------------ statistics */
 
 typedef struct flexcomp_stats {

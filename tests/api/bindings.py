@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 
 import numpy as np
@@ -84,6 +84,10 @@ class Stats(Sized):
     ]  # fmt: skip
 
 
+class DecoderInfo(Sized):
+    _fields_ = [("size", c_size_t), *((name, c_uint64) for name in ("vocabulary", "capacity", "longest"))]
+
+
 class PoolOptions(Sized):
     _fields_ = [
         ("size", c_size_t), ("budget", c_uint64), ("lanes", c_uint32), ("threads", c_int32), ("queue", c_uint32),
@@ -151,6 +155,8 @@ _PARAMETERS = {
     "set_state": (_SESSION, c_uint32, POINTER(Tensor)),
     "reset_states": (_SESSION,),
     "get_stats": (_SESSION, POINTER(Stats)),
+    "describe_decoder": (_SESSION, POINTER(DecoderInfo)),
+    "decode": (_SESSION, c_uint64, POINTER(c_int64), c_uint32, POINTER(c_float), POINTER(c_int64)),
     "pool_open": (POINTER(PoolOptions), POINTER(_POOL)),
     "pool_close": (_POOL,),
     "pool_add": (_POOL, c_char_p, c_char_p, POINTER(MemberOptions), POINTER(_SESSION)),
