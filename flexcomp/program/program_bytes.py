@@ -104,8 +104,9 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from flexcomp.errors import ArtifactError
@@ -310,6 +311,17 @@ def _laid_out(
     return tuple(placed), weights, ends[ScratchArg]
 
 
+@lru_cache(256)
+def _packer(fmt: str) -> Callable[..., bytes]:
+    return struct.Struct("<" + fmt).pack
+
+
+@lru_cache(1 << 12)  # names come again in every layer
+def _text_bytes(text: str) -> bytes:
+    raw = text.encode()
+    return _packer("I")(len(raw)) + raw
+
+
 class _Writer:
     """Appends the primitives and records of the grammar."""
 
@@ -317,12 +329,10 @@ class _Writer:
         self.data = bytearray()
 
     def put(self, fmt: str, *values: int | float) -> None:
-        self.data += struct.pack("<" + fmt, *values)
+        self.data += _packer(fmt)(*values)
 
     def text(self, text: str) -> None:
-        raw = text.encode()
-        self.put("I", len(raw))
-        self.data += raw
+        self.data += _text_bytes(text)
 
     def items(self, items, write) -> None:
         self.put("I", len(items))
@@ -330,9 +340,7 @@ class _Writer:
             write(item)
 
     def type(self, type: TensorType) -> None:
-        code, bits = _DTYPES[type.dtype]
-        self.put("BBH", code, bits, 1)
-        self.items(type.shape, lambda extent: self.put("q", extent))
+        self.put(f"BBHI{len(type.shape)}q", *_DTYPES[type.dtype], 1, len(type.shape), *type.shape)
 
     def state(self, state: State) -> None:
         self.text(state.input)
