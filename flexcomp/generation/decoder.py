@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from flexcomp.errors import InputError
 from flexcomp.generation.caches import Owner, SavedCaches, common
-from flexcomp.generation.names import IDS, LOGITS, MASKS, PLACES, STARTS
+from flexcomp.generation.names import ENCODED, IDS, LOGITS, MASKS, PLACES, STARTS
 from flexcomp.runtime import RungInfo, Session, ShapeInfo, TensorInfo
 
 _LEAST_SLIDING = 4  # places: half of them are the first token and the last one
@@ -29,10 +29,14 @@ class Decoder:
             listed = ", ".join(names)
             raise InputError(f"one input must be the tokens ({', '.join(IDS)}), and the inputs are {listed}: {_WAY_OUT}")
         self._ids = found[0]
-        if strange := [name for name in names if name not in (*IDS, *MASKS, *PLACES, *STARTS)]:
+        encoded = [name for name in names if name.startswith(ENCODED)]
+        if strange := [name for name in names if name not in (*IDS, *MASKS, *PLACES, *STARTS, *encoded)]:
             raise InputError(f"it is not known what the decoder's input {strange[0]!r} is: {_WAY_OUT}")
+        # What an encoder made for a reply, of which caches are no text's alone, and are not saved.
+        self.encoded = frozenset([*encoded, *session.staying])
         self.capacity = self._capacity()
-        self.saved = SavedCaches(session, saved_nbytes)
+        self.saved = SavedCaches(session, 0 if self.encoded else saved_nbytes)
+        self._from_encoder: Mapping[str, np.ndarray] = {}
         self._owner: Owner | None = None  # the reply that took the tokens
         outputs = [port.name for port in session.outputs]
         if len(outputs) > 1 and LOGITS not in outputs:
@@ -45,7 +49,7 @@ class Decoder:
         self._gives_all = all(self._given(shape) == self._taken(shape) for shape in session.shapes)
 
     def _capacity(self) -> int:
-        caches = self.session.states
+        caches = [port for port in self.session.states if port.name not in self.encoded]
         if strange := [port.name for port in caches if len(port.shape) != 4]:
             raise InputError(f"the state {strange[0]!r} is no cache of keys or values, so prompts cannot go on from a part of it")
         extents = {port.shape[2] for port in caches}
@@ -70,9 +74,25 @@ class Decoder:
         extents = self._port(shape.outputs, self._logits).shape
         return extents[-2] if len(extents) == 3 else 1
 
-    def turn_to(self, owner: Owner, sequence: Sequence[int]) -> None:
-        """Have the caches hold as many of the first tokens of `sequence` as are known, for a reply. Others' caches are saved."""
+    def require_encoded(self, given: Mapping[str, np.ndarray]) -> None:
+        """Raise InputError unless arrays of the right shapes are given for all that an encoder makes, and nothing else."""
+        if set(given) != self.encoded:
+            wanted, found = (", ".join(sorted(names)) or "nothing" for names in (self.encoded, given))
+            raise InputError(f"encoded must be {wanted}, not {found}")
+        for port in (*self.session.inputs, *self.session.states):
+            if port.name in given and np.shape(given[port.name]) != port.shape:
+                raise InputError(f"encoded: {port.name!r} is {port}, not of shape {np.shape(given[port.name])}")
+
+    def turn_to(self, owner: Owner, sequence: Sequence[int], encoded: Mapping[str, np.ndarray] | None = None) -> None:
+        """Have the caches hold as many of the first tokens of `sequence` as are known, for a reply, and what an encoder made for
+        it. Others' caches are saved.
+        """
         if owner is self._owner:
+            return
+        if self.encoded:
+            self._owner, self.tokens, self._from_encoder = None, [], encoded or {}
+            self.session.set_state({name: array for name, array in self._from_encoder.items() if name in self.session.staying})
+            self._owner = owner
             return
         here = common(self.tokens, sequence)
         entry, there = self.saved.find(sequence)
@@ -146,6 +166,8 @@ class Decoder:
         for port in self._ports[size]:
             if port.name == self._ids:
                 value = np.array([*piece, *[0] * (size - len(piece))])
+            elif port.name in self.encoded:
+                value = self._from_encoder[port.name]
             elif port.name in MASKS:
                 value = np.arange(self.capacity) < begin + size
             else:

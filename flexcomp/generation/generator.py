@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 import numpy as np
@@ -24,6 +24,7 @@ class Reply(Iterator[int]):
     def __init__(
         self, decoder: Decoder, prompt: Sequence[int], most: int, stop: frozenset[int], sampling: Sampling,
         speculate: bool | None, slide: bool = False, constraint: Constraint | None = None,
+        encoded: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
         self.prompt_tokens = len(prompt)
         self.reused_tokens = 0  # of the prompt, that the caches held already
@@ -36,6 +37,7 @@ class Reply(Iterator[int]):
         self.first_token_s = self.seconds = 0.0  # from the first request to the first token, and to the last
         self.most_places = min(decoder.capacity, len(prompt) + most)  # of caches
         self._decoder, self._sequence, self._most, self._stop = decoder, list(prompt), most, stop
+        self._encoded = encoded
         self._context, self._slides = list(prompt), slide  # the tokens that the next one depends on
         self._sampler, self._begin, self._given = Sampler(sampling, constraint), 0.0, 0
         self.speculation = Speculation(decoder, speculate)
@@ -55,7 +57,7 @@ class Reply(Iterator[int]):
         self._begin = self._begin or time.perf_counter()
         if len(self._context) > self._decoder.capacity:
             self._slide()
-        self._decoder.turn_to(self, self._context[:-1])  # the last one's logits are needed
+        self._decoder.turn_to(self, self._context[:-1], self._encoded)  # the last one's logits are needed
         if is_first:
             self.reused_tokens = len(self._decoder.tokens)
         left = len(self._context) - len(self._decoder.tokens)
@@ -125,10 +127,12 @@ class Generator:
     def reply(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, stop: Collection[int] = (),
         sampling: Sampling | None = None, slide: bool = False, constraint: Constraint | None = None,
+        encoded: Mapping[str, np.ndarray] | None = None,
     ) -> Reply:  # fmt: skip
         """An iterator over the tokens that follow `prompt`: up to `max_tokens`, to a token of `stop`, or until caches are full.
 
         With `slide`, full caches forget the older half of the text but its first token, and the rest is computed again.
+        `encoded` is what an encoder made, by the names of states that stay as they are set and of inputs `encoder_…`.
         `constraint` follows the grammar of `sampling` (`Grammars.begin`); a `Text` makes it. Raises InputError for a prompt
         without tokens, or, without `slide`, of more than the caches have places for.
         """
@@ -139,13 +143,14 @@ class Generator:
             decoder.require_sliding()
         else:
             decoder.require_room(len(prompt))
+        decoder.require_encoded(encoded or {})
         ends = frozenset(self._checked(stop, "tokens of stop"))
         endless = sys.maxsize if slide else decoder.capacity + 1
         most = endless if max_tokens is None else checked_number(max_tokens, "max_tokens", least=1)
         sampling = sampling or Sampling()
         if (sampling.grammar is None) != (constraint is None):
             raise InputError("a grammar is of texts: give it to the reply of a Text, which has a tokenizer")
-        return Reply(decoder, prompt, most, ends, sampling, self.speculate, slide, constraint)
+        return Reply(decoder, prompt, most, ends, sampling, self.speculate, slide, constraint, encoded)
 
     def _checked(self, tokens: Iterable[int], what: str) -> list[int]:
         """Raises InputError for anything but tokens of the decoder."""

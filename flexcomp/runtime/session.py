@@ -132,6 +132,8 @@ class Session:
         self.shapes = self._fitting.shapes  # the largest first
         self.inputs, self.outputs = self._fitting.inputs, self._fitting.outputs  # an extent that shapes differ in is -1
         self.states = ports_of(info.get("states", ()))
+        # States that nothing but set_state changes.
+        self.staying = frozenset(one["name"] for one in info.get("states", ()) if one["output"] == one["name"])
         self.ladder = tuple(RungInfo(**rung) for rung in info["ladder"])
 
     def __repr__(self) -> str:
