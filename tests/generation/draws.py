@@ -18,10 +18,10 @@ from scipy.stats import chi2
 
 from flexcomp.generation.sampling import Sampler, Sampling
 
-LOGITS = np.random.default_rng(3).normal(0, 2, 12).astype("float32")
-EARLIER = [2, 2, 7]
+LOGITS = np.random.default_rng(3).normal(0, 0.6, 12).astype("float32")
+EARLIER = [9, 9, 2, 5]
 OPTIONS = {
-    "temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.4, "presence_penalty": 0.9,
+    "temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.05, "repetition_penalty": 1.4, "presence_penalty": 0.9,
     "frequency_penalty": 0.6,
 }  # fmt: skip
 SETS = [{}, *({name: OPTIONS[name]} for name in OPTIONS), *({a: OPTIONS[a], b: OPTIONS[b]} for a, b in combinations(OPTIONS, 2))]

@@ -16,7 +16,7 @@ def test_distributions(given):
     tokens, found = sampler.distribution(LOGITS, EARLIER)
     assert dict(zip(tokens.tolist(), found, strict=True)) == pytest.approx(wanted)
     square, bound = statistic(sampler, wanted, 2000)
-    assert square < bound
+    assert len(wanted) > 2 and square < bound
 
 
 def test_without_a_temperature_the_most_likely_token_is_taken():
