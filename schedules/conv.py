@@ -54,8 +54,10 @@ from .tiles.spec import ConvSpec
 from .tiles.taps import Reach, Span, Taps
 from .tiles.tile import Tile, VectorUnit, pieces
 
-# Bytes of input that should stay in the second-level cache while all blocks pass over it.
+# Bytes of input that should stay in the second-level cache while all blocks pass over it: twice as many where the weights, which
+# are read once for each such band, come from memory because they are larger than that cache.
 _BAND_NBYTES = 256 * 1024
+_LARGE_NBYTES = 1024 * 1024
 # Input channels up to which the whole reduction over them is unrolled: a loop of three steps would not pay.
 UNROLL_CHANNELS = 4
 # Products added up in a register before the sum moves to the total. Rounding errors grow with the number of terms
@@ -128,7 +130,8 @@ class DirectEmitter:
         self.pieces = pieces(tile.channels, vector_width)
         self.stores = pieces(min(tile.channels, self.panel.group_channels), vector_width)
         self.units = math.ceil(spec.out_width / tile.rows) if spec.pointwise else spec.out_height
-        bands = math.ceil(spec.itemsize * spec.height * spec.width * spec.in_channels / _BAND_NBYTES)
+        wide = 2 if self.panel.blocks * self.panel.block_nbytes > _LARGE_NBYTES else 1
+        bands = math.ceil(spec.read_nbytes / (wide * _BAND_NBYTES))
         # Threads that share rows read all weights; threads that share channels read all of the input.
         tensors = spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
         keeps_rows = 2 * math.prod(self.panel.shape) <= tensors

@@ -49,7 +49,7 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Amx]:
     way = min((Amx(spec, block, 1, 1) for block in blocks), key=lambda way: way.work)
     way = replace(way, slots=unit.threads if spec.flops >= PARALLEL_FLOPS else 1)
     blocks = way.panel.blocks * way.seen.batch
-    fewest = math.ceil(2 * way.seen.height * way.seen.width * spec.in_channels / _BAND_NBYTES)
+    fewest = math.ceil(way.seen.read_nbytes / _BAND_NBYTES)
     cached = replace(way, parts=choose_parts(way.units, blocks, fewest, way.slots, keeps_rows=True))
     return list(dict.fromkeys([replace(way, parts=way.units), cached])) if way.packs else [cached]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from .blocks import apart, blocks_of
@@ -44,6 +45,13 @@ class ConvSpec:
     def itemsize(self) -> int:
         """Bytes of an activation."""
         return ARITHMETIC[self.dtype]
+
+    @property
+    def read_nbytes(self) -> int:
+        """Bytes of an image that are read: of what lies between strides nothing is."""
+        sizes = zip((self.height, self.width), self.out_shape[1:3], self.kernel, self.stride, strict=True)
+        pixels = math.prod(min(size, out * kernel) if kernel < stride else size for size, out, kernel, stride in sizes)
+        return self.itemsize * pixels * self.in_channels
 
     @property
     def widens(self) -> bool:
