@@ -2,6 +2,7 @@
 
     python -m tests.serving.crowd a.so --heads 5000 --idle 2000
     python -m tests.serving.crowd a.so --heads 0 --idle 0 --readers 3000
+    python -m tests.serving.crowd chat/model.so --heads 0 --idle 0 --readers 3000       # of streams, if it is a decoder
 
 serves the library with a token, opens that many, and says by how much the server's resident memory grew, and how long health took
 to be answered meanwhile. The exit status is 1 above 8 MiB, or a second.
@@ -29,6 +30,10 @@ TOKEN = "s" * 32
 MOST_NBYTES = 8 << 20
 _HEAD = b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: %s\r\n" % (index, b"a" * 500) for index in range(120))
 _LONG = f"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+_STREAM = b'{"model": "chat", "prompt": "the cat", "max_tokens": 1000, "temperature": 0, "stream": true}'
+_CHAT = (
+    f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(_STREAM)}\r\n\r\n"
+).encode() + _STREAM
 _ROUNDS = 3  # in which each reader asks, and every other takes one byte
 _HEALTH = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -97,11 +102,14 @@ def crowd(server: Server, heads: int, idle: int) -> Seen:
     return Seen(grew, resident_nbytes(server) - before, slowest)
 
 
-def unread(server: Server, readers: int) -> Seen:
+def unread(server: Server, readers: int, request: bytes = _LONG) -> Seen:
     """So many clients, each of which asks again and again for an answer that its system has no room for."""
     for _ in range(20):
         healthy_after_s(server)
         assert server.client.get("/openapi.json").status_code == 200
+    for number in range(10 if request is _CHAT else 0):  # more conversations than there are caches for, which the budget holds
+        body = {"model": "chat", "prompt": "cat " * (number + 1), "max_tokens": 1000, "temperature": 0}
+        assert server.client.post("/v1/completions", json=body).status_code == 200
     before = resident_nbytes(server)
     grew, slowest = 0, 0.0
     with _files(readers), ExitStack() as held:
@@ -115,7 +123,7 @@ def unread(server: Server, readers: int) -> Seen:
                     there[-1].connect((HOST, server.port))
                     there[-1].setblocking(False)
                 with suppress(BlockingIOError, ConnectionError):
-                    there[number].send(_LONG)
+                    there[number].send(request)
                     if number % 2:
                         there[number].recv(1)
                 if number % 100 == 99:
@@ -127,6 +135,7 @@ def unread(server: Server, readers: int) -> Seen:
 
 
 def main() -> None:
+    from flexcomp.serving import is_decoder
     from tests.serving.servers import Server
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -139,14 +148,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         token = Path(folder) / "token"
         token.write_text(TOKEN)
-        with Server(asked.library, "--budget", asked.budget, "--token-file", token, token=TOKEN) as server:
+        decodes = is_decoder(asked.library)
+        name = "chat" if decodes else asked.library.stem
+        with Server(f"{name}={asked.library}", "--budget", asked.budget, "--token-file", token, token=TOKEN) as server:
             print(f"idle: {resident_nbytes(server) / 2**20:.1f} MiB")
             crowds = {}
             if asked.heads or asked.idle:
                 words = f"{asked.heads} heads of {len(_HEAD) / 1000:.0f} kB that are not complete, {asked.idle} idle connections"
                 crowds[words] = crowd(server, asked.heads, asked.idle)
             if asked.readers:
-                crowds[f"{asked.readers} clients that hardly read"] = unread(server, asked.readers)
+                crowds[f"{asked.readers} clients that hardly read"] = unread(server, asked.readers, _CHAT if decodes else _LONG)
     for words, seen in crowds.items():
         print(
             f"{words}: {seen.grew_nbytes / 2**20:.2f} MiB more, {seen.left_nbytes / 2**20:.2f} when they have gone; "
