@@ -316,12 +316,6 @@ def _packer(fmt: str) -> Callable[..., bytes]:
     return struct.Struct("<" + fmt).pack
 
 
-@lru_cache(1 << 12)  # names come again in every layer
-def _text_bytes(text: str) -> bytes:
-    raw = text.encode()
-    return _packer("I")(len(raw)) + raw
-
-
 class _Writer:
     """Appends the primitives and records of the grammar."""
 
@@ -332,7 +326,9 @@ class _Writer:
         self.data += _packer(fmt)(*values)
 
     def text(self, text: str) -> None:
-        self.data += _text_bytes(text)
+        raw = text.encode()
+        self.put("I", len(raw))
+        self.data += raw
 
     def items(self, items, write) -> None:
         self.put("I", len(items))
