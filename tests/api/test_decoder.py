@@ -29,7 +29,7 @@ def decoded(session, position, tokens):
     return np.array(logits), following.value
 
 
-@pytest.fixture(params=[api.SMALLEST, api.ALL])
+@pytest.fixture(params=[api.SMALLEST, api.ALL], ids=["min", "all"])
 def session(decoder_library, request):
     opened = api.opened(decoder_library, budget=request.param, threads=1)
     yield opened

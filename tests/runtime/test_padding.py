@@ -20,6 +20,7 @@ from flexcomp.runtime import PAD
 from flexcomp.runtime.padding import padding_of
 from flexcomp.runtime.ports import ShapeInfo, TensorInfo
 from tests.padded import masked_encoder
+from tests.runtime import native
 from tests.shaped import Nodes
 
 SHAPES = {"ids": (1, "n"), "mask": (1, "n")}
@@ -257,3 +258,9 @@ def test_a_record_that_does_not_fit_its_library_is_refused(create, record):
 def test_python_refuses_a_record_of_other_tensors():
     with pytest.raises(ArtifactError, match="the library's record of padding is malformed: a tensor has other axes"):
         padding_of({"metadata": {PAD: json.dumps(GOOD)}}, (ShapeInfo({}, (), ()),))
+
+
+def test_copies_stay_within_tensors_and_values_are_rounded_as_numpy_does(tmp_path):
+    parts = ("program/padding.cc", "session/padded_copy.cc", *native.READER)
+    options = ["-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    native.run(native.compile(tmp_path, "padded_copy.cc", parts, options))
