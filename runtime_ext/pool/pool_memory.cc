@@ -95,7 +95,7 @@ std::optional<tvm::ffi::Error> Pool::MakeShared(Network& network, Lock& lock) no
   using Contents = SharedWeights::Contents;
   if (!network.common) return std::nullopt;
   for (const auto& [number, shared] : network.common->weights) {
-    made_.wait(lock, [&] { return shared->contents != Contents::kBeingMade; });
+    made_.wait(lock, [&shared = shared] { return shared->contents != Contents::kBeingMade; });
     if (shared->contents == Contents::kThere) continue;
     shared->contents = Contents::kBeingMade;
     lock.unlock();
