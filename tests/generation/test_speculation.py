@@ -91,7 +91,7 @@ class Decoder:
         self.session = SimpleNamespace(stats=lambda: {"total_bytes_read": self.total})
         self.total = 0
 
-    def turn_to(self, owner, sequence):
+    def turn_to(self, owner, sequence, encoded=None):
         pass
 
     def sizes_for_drafts(self):
