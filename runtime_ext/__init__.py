@@ -125,8 +125,8 @@ def program_units(name: str) -> list[Path]:
     """The C++ files that "runner" or "server" is made of."""
     folder = Path(__file__).parent
     units = sorted((folder / name).glob("*.cc"))
-    if name == "runner":  # opens libraries; a pool of models, which places its lanes on cores
-        units += sorted([*(folder / "library").glob("*.cc"), *(folder / "pool").glob("*.cc")])
+    if name == "runner":  # opens libraries; tokens; a pool of models, which places its lanes on cores
+        units += sorted(unit for part in ("decoder", "library", "pool") for unit in (folder / part).glob("*.cc"))
         units += [folder / "src/threads/cores.cc", folder / "src/threads/cpu_set.cc"]
     return units
 

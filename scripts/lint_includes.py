@@ -9,7 +9,7 @@ from pathlib import Path
 SOURCES = Path(__file__).resolve().parents[1] / "runtime_ext"
 FOLDERS = (
     "src/base", "src/program", "src/threads", "src/memory", "src/storage", "src/kernels", "src/cuda", "src/session",
-    "pool", "library", "watch", "api", "runner",
+    "pool", "library", "watch", "decoder", "api", "runner",
 )  # fmt: skip
 # Folders outside of this order, and the folders that each may include besides itself.
 APART = {"include": (), "cmake": (), "planner": (), "json": (), "server": ("src/base",)}

@@ -44,5 +44,5 @@ run() { # NAME SANITIZERS LIBRARIES PYTEST-ARGUMENTS...
 
 mkdir -p build/sanitize
 run address address,undefined "$(library libasan.so) $(library libubsan.so)" tests/plan/test_native.py \
-    tests/runtime tests/api/test_calls.py tests/api/test_follow.py tests/api/test_pools.py tests/api/test_sources.py tests/remote/test_hostile_clients.py "$@"
-run thread thread "$(library libtsan.so)" tests/runtime tests/api/test_calls.py tests/api/test_follow.py tests/api/test_pools.py tests/api/test_sources.py tests/remote/test_hostile_clients.py "$@"
+    tests/runtime tests/api/test_calls.py tests/api/test_decoder.py tests/api/test_follow.py tests/api/test_pools.py tests/api/test_sources.py tests/remote/test_hostile_clients.py "$@"
+run thread thread "$(library libtsan.so)" tests/runtime tests/api/test_calls.py tests/api/test_decoder.py tests/api/test_follow.py tests/api/test_pools.py tests/api/test_sources.py tests/remote/test_hostile_clients.py "$@"

@@ -1,23 +1,41 @@
 // Tokens in, the next one out.
 #include <flexcomp.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "api/decoder.h"
 #include "api/sessions.h"
 #include "api/status.h"
 #include "api/structs.h"
+#include "decoder/decoder.h"
 
 using namespace flexcomp;
+
+namespace {
+
+Decoder DecoderOf(const Shapes& shapes) {
+  std::vector<Decoder::Ports> described;
+  std::vector<Decoder::Tensor> states;
+  const auto add = [](std::vector<Decoder::Tensor>& tensors, const std::vector<Port>& ports) {
+    for (const Port& port : ports) tensors.push_back({port.name, port.type.dtype, port.type.shape});
+  };
+  for (const auto& program : shapes.programs()) {
+    Decoder::Ports& ports = described.emplace_back();
+    add(ports.inputs, program->inputs);
+    add(ports.outputs, program->outputs);
+  }
+  for (const State& state : shapes[0].states) states.push_back({state.input, state.type.dtype, state.type.shape});
+  return {described, states};
+}
+
+}  // namespace
 
 flexcomp_status flexcomp_describe_decoder(flexcomp_session* session, flexcomp_decoder_info* info) {
   return api::Guarded([&] {
     const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
-    const api::Decoder decoder(found->shapes());
+    const Decoder decoder = DecoderOf(found->shapes());
     flexcomp_decoder_info made{};
     made.vocabulary = decoder.vocabulary();
     made.capacity = decoder.capacity();
@@ -30,7 +48,7 @@ flexcomp_status flexcomp_decode(flexcomp_session* session, uint64_t position, co
                                 int64_t* next) {
   return api::Guarded([&] {
     const std::shared_ptr<Session> found = api::FindToWait(session);
-    const api::Decoder decoder(found->shapes());
+    const Decoder decoder = DecoderOf(found->shapes());
     if (count == 0) Raise("InputError", "there are no tokens to decode");
     api::RequirePointer(tokens, "tokens");
     std::vector<float> own;
@@ -41,7 +59,11 @@ flexcomp_status flexcomp_decode(flexcomp_session* session, uint64_t position, co
       own.resize(decoder.vocabulary());
       row = own;
     }
-    decoder.Take(*found, position, {tokens, count}, row);
-    if (next != nullptr) *next = std::ranges::max_element(row) - row.begin();
+    const auto infer = [&found](size_t shape, const Decoder::OnTensors& fill, const Decoder::OnTensors& drain) {
+      found->TakeShape(shape);
+      found->RunInPlace(fill, drain);
+    };
+    decoder.Take(infer, position, {tokens, count}, row);
+    if (next != nullptr) *next = Likeliest(row);
   });
 }

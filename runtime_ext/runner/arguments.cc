@@ -13,6 +13,7 @@ namespace flexcomp::runner {
 
 const char kUsage[] =
     R"(flexcomp-run MODEL.so [options]
+flexcomp-run DECODER.so --generate 1,2,3 [options]
 flexcomp-run --pool MODEL.so MODEL.so ... --budget B [options]
 
   --weights FILE          the weights file (default: MODEL.weights)
@@ -36,6 +37,10 @@ flexcomp-run --pool MODEL.so MODEL.so ... --budget B [options]
   --read-rate N           afterwards measure the storage alone, by reads of N bytes
   --device-rates          afterwards measure what a GPU costs besides its kernels: copies, launches, events
   --trace FILE            write when steps and loads ran: a line of JSON for each timed inference
+  --generate TOKENS       a decoder's next tokens after these, numbers with commas between: the likeliest ones, printed as
+                          they come, before the report. No options of inferences on tensors count
+  --tokens N              at most so many (default: until the caches are full)
+  --stop-tokens TOKENS    the reply ends before one of these
   --pool                  several models share the budget: each gets --repeat requests, one after the other, beside the
                           others'. Of the other options --threads (of a lane), --warmup, --output-dir (DIR/MODEL), --seed,
                           --verify, --no-direct, --read-bandwidth, --no-affinity, --no-work-stealing count. A model's
@@ -65,6 +70,17 @@ T Number(const std::string& option, const std::string& text) {
   }
   if (error != std::errc{} || end != after) throw UsageError(option + " takes a number, not \"" + text + "\"");
   return value;
+}
+
+// "1,2,3"
+std::vector<int64_t> Tokens(const std::string& option, const std::string& text) {
+  std::vector<int64_t> tokens;
+  std::istringstream words(text + ",");  // a comma ends each, so that an empty last one is seen
+  for (std::string word; std::getline(words, word, ',');) {
+    if (word.empty()) throw UsageError(option + " takes tokens such as 1,2,3, not \"" + text + "\"");
+    tokens.push_back(Number<int64_t>(option, word));
+  }
+  return tokens;
 }
 
 }  // namespace
@@ -106,6 +122,13 @@ Arguments ParseArguments(int argc, char** argv) {
          parsed.warm = text == "warm";
        }},
       {"--input", take_input},
+      {"--generate", [&](const std::string& text) { parsed.generate = Tokens("--generate", text); }},
+      {"--tokens", [&](const std::string& text) { parsed.tokens = Number<uint64_t>("--tokens", text); }},
+      {"--stop-tokens",
+       [&](const std::string& text) {
+         const std::vector<int64_t> tokens = Tokens("--stop-tokens", text);
+         parsed.stop_tokens = {tokens.begin(), tokens.end()};
+       }},
       {"--output-dir", [&](const std::string& text) { parsed.output_dir = text; }},
       {"--trace", [&](const std::string& text) { parsed.trace = text; }},
       {"--callers", [&](const std::string& text) { parsed.callers = Number<int>("--callers", text); }},
@@ -171,6 +194,13 @@ Arguments ParseArguments(int argc, char** argv) {
                !parsed.trace.empty() || parsed.warm || parsed.reset_state || parsed.device_rates || parsed.read_rate > 0 || parsed.switch_budgets > 0))
     throw UsageError("with --pool only --budget, --threads, --repeat, --warmup, --output-dir, --seed, --verify, --no-direct, "
                      "--read-bandwidth, --no-affinity, --no-work-stealing and the pool's own options count");
+  const bool limits = parsed.tokens != Arguments().tokens || !parsed.stop_tokens.empty();
+  if (parsed.generate.empty() && limits) throw UsageError("--tokens and --stop-tokens need --generate");
+  if (parsed.tokens == 0) throw UsageError("--tokens takes at least 1");
+  if (!parsed.generate.empty() && (pool || !parsed.inputs.empty() || !parsed.output_dir.empty() || !parsed.trace.empty() || parsed.repeat != 1 ||
+                                   parsed.warmup > 0 || parsed.reset_state || parsed.seed > 0 || parsed.switch_budgets > 0))
+    throw UsageError("with --generate, --pool, --input, --output-dir, --seed, --repeat, --warmup, --reset-state, --trace, --switch-budgets "
+                     "and --callers have no meaning: leave them out");
   if (pool && !parsed.budget.nbytes && !parsed.help) throw UsageError("--pool needs --budget, in bytes, such as 64MB");
   if (parsed.repeat < 1) throw UsageError("--repeat takes at least 1");
   if (parsed.callers > 0 && parsed.switch_budgets == 0) throw UsageError("--callers needs --switch-budgets");

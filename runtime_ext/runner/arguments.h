@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -30,6 +32,9 @@ struct Arguments {
   int repeat = 1;
   int warmup = 0;
   std::map<std::string, std::string> inputs;  // name → .npy file
+  std::vector<int64_t> generate;  // the tokens to go on from; empty: inferences on tensors
+  uint64_t tokens = std::numeric_limits<uint64_t>::max();  // at most so many more
+  std::set<int64_t> stop_tokens;
   std::string output_dir;                     // empty: outputs are not written
   std::string trace;                          // empty: nothing is traced
   bool warm = false;  // kept bytes are loaded before the first inference

@@ -24,6 +24,19 @@ std::string Metadata(const json::Object& info, const char* key) {
 // Whether inputs decide what runs.
 bool ShapesDiffer(const json::Object& info) { return info.count(ffi::String("shapes")) > 0 || !Metadata(info, "pad").empty(); }
 
+// Descriptions of inputs and outputs in each shape.
+json::Array ShapesOf(const json::Object& info) {
+  return info.count(ffi::String("shapes")) ? info["shapes"].cast<json::Array>() : json::Array{info};
+}
+
+ffi::Function OnPlaces(const Decoder::OnTensors& function) {
+  return ffi::Function::FromPacked([&function](ffi::PackedArgs places, ffi::Any*) {
+    std::vector<DLTensor> tensors;
+    for (int i = 0; i < places.size(); ++i) tensors.push_back(*places[i].cast<DLTensor*>());
+    function(tensors);
+  });
+}
+
 uint64_t Resolved(const Budget& budget, const json::Object& info) {
   const uint64_t smallest = Bytes(info, "min_budget_bytes"), resident = Bytes(info, "resident_bytes");
   // Libraries of earlier versions have no other default.
@@ -73,7 +86,7 @@ Model::Model(const Arguments& arguments) {
 
 size_t Model::ShapeFor(const ShapesByName& given) const {
   if (!ShapesDiffer(info_)) return 0;
-  const auto shapes = info_.count(ffi::String("shapes")) ? info_["shapes"].cast<json::Array>() : json::Array{info_};
+  const json::Array shapes = ShapesOf(info_);
   const auto ports = [&](size_t shape) {
     const auto described = shapes[static_cast<int64_t>(shape)].cast<json::Object>()["inputs"].cast<json::Array>();
     return Sized(ParsePorts(described), info_, "inputs", given);
@@ -94,7 +107,8 @@ size_t Model::ShapeFor(const ShapesByName& given) const {
 
 void Model::Take(size_t shape, const ShapesByName& given) {
   if (info_.count(ffi::String("shapes"))) {
-    FunctionOf(*session_, "take_shape")(static_cast<int64_t>(shape));
+    take_shape_ = FunctionOf(*session_, "take_shape");
+    (*take_shape_)(static_cast<int64_t>(shape));
     info_ = InShape(info_, shape);
   }
   inputs_ = ParsePorts(info_["inputs"].cast<json::Array>());
@@ -133,6 +147,26 @@ void Model::Run(const Inputs& inputs, const Look& look) const {
   ffi::Optional<ffi::Function> drain;
   if (look) drain = ffi::Function::FromPacked([&](ffi::PackedArgs places, ffi::Any*) { look(places); });
   (*run_)(fill, drain);
+}
+
+Decoder Model::AsDecoder() const {
+  std::vector<std::vector<Port>> parsed;  // holds what is described
+  std::vector<Decoder::Ports> shapes;
+  const auto described = [&parsed](const json::Value& ports) {
+    std::vector<Decoder::Tensor> tensors;
+    for (const Port& port : parsed.emplace_back(ParsePorts(ports.cast<json::Array>()))) tensors.push_back({port.name, port.dtype, port.shape});
+    return tensors;
+  };
+  for (const json::Value& any : ShapesOf(info_)) {
+    const auto shape = any.cast<json::Object>();
+    shapes.push_back({described(shape["inputs"]), described(shape["outputs"])});
+  }
+  return {shapes, HasState() ? described(info_["states"]) : std::vector<Decoder::Tensor>()};
+}
+
+void Model::RunIn(size_t shape, const Decoder::OnTensors& fill, const Decoder::OnTensors& drain) const {
+  if (take_shape_) (*take_shape_)(static_cast<int64_t>(shape));
+  (*run_)(OnPlaces(fill), drain ? ffi::Optional<ffi::Function>(OnPlaces(drain)) : std::nullopt);
 }
 
 double Model::ReadRate(int64_t request) const {

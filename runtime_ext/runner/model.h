@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "decoder/decoder.h"
 #include "inputs.h"
 #include "outputs.h"
 #include "padded.h"
@@ -40,6 +41,10 @@ class Model {
   // One inference, from a cleared state if that was asked for. `look` sees the outputs, in the arena unless they are cut.
   using Look = std::function<void(tvm::ffi::PackedArgs)>;
   void Run(const Inputs& inputs, const Look& look = {}) const;
+  // The model as a decoder, of whose inferences RunIn is one. Throws tvm::ffi::Error.
+  Decoder AsDecoder() const;
+  // One inference in a shape of the library, without padding.
+  void RunIn(size_t shape, const Decoder::OnTensors& fill, const Decoder::OnTensors& drain) const;
   // Bytes per second of the storage alone, by reads of `request` bytes, about as many as an inference needs.
   double ReadRate(int64_t request) const;
   // The GPU's costs besides its kernels. Only with --device-rates.
@@ -62,7 +67,7 @@ class Model {
   std::vector<Port> inputs_, outputs_;
   bool padded_ = false;  // the session pads inputs and cuts outputs, which have memory of their own
   std::optional<tvm::ffi::Module> session_;
-  std::optional<tvm::ffi::Function> run_, run_copying_, reset_states_, stats_, set_budget_, warm_, trace_, read_rate_, device_rates_;
+  std::optional<tvm::ffi::Function> run_, run_copying_, take_shape_, reset_states_, stats_, set_budget_, warm_, trace_, read_rate_, device_rates_;
 };
 
 }  // namespace flexcomp::runner

@@ -41,13 +41,14 @@
 
 #include "arguments.h"
 #include "core_wait.h"
+#include "generate.h"
 #include "inputs.h"
 #include "model.h"
-#include "notes.h"
 #include "outputs.h"
 #include "pool_run.h"
 #include "process_memory.h"
 #include "process_start.h"
+#include "report.h"
 #include "switch_report.h"
 #include "trace_file.h"
 
@@ -119,17 +120,7 @@ json::Object Run(const Arguments& arguments, int64_t started) {
   if (warm_ms) report.Set("warm_ms", *warm_ms);
   report.Set("core_wait_ms", core_wait_ms);
   for (const auto& [key, values] : each) report.Set(key, values);
-  for (const char* key : {"budget_bytes", "arena_bytes", "rung", "threads", "compute_cpus", "loader_cpus", "direct_io"})
-    report.Set(key, stats[key]);
-  report.Set("asked_bytes", static_cast<int64_t>(model.asked()));
-  const std::vector<Model::Rung> ladder = model.Ladder();
-  const auto next = std::ranges::find_if(ladder, [used = stats["budget_bytes"].cast<int64_t>()](const auto& rung) { return rung.budget > used; });
-  report.Set("next_budget_bytes", next != ladder.end() ? json::Value(next->budget) : json::Value(nullptr));
-  report.Set("notes", Notes(stats));
-  report.Set("idle_rss_bytes", static_cast<int64_t>(idle_rss));
-  report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));
-  if (arguments.read_rate > 0) report.Set("read_bytes_per_s", model.ReadRate(arguments.read_rate));
-  if (arguments.device_rates) report.Set("device_rates", model.DeviceRates());
+  AddModel(report, model, stats, arguments, idle_rss, peak_rss);
   if (arguments.callers > 0)
     SwitchDuringRuns(model, inputs, arguments, 1.5 * Median(latencies), report);
   else if (arguments.switch_budgets > 0)
@@ -182,7 +173,9 @@ int main(int argc, char** argv) {
     }
     if (arguments.started > MonotonicNs()) throw UsageError("--started takes a time before the process ran");
     const int64_t since = arguments.started > 0 ? arguments.started : started;
-    const auto report = arguments.pool.empty() ? Run(arguments, since) : RunPool(arguments, since);
+    const auto report = !arguments.pool.empty()       ? RunPool(arguments, since)
+                        : !arguments.generate.empty() ? Generate(arguments, since)
+                                                      : Run(arguments, since);
     Print(std::string(tvm::ffi::json::Stringify(report)) + "\n");
     return 0;
   } catch (const UsageError& error) {

@@ -17,6 +17,7 @@ import flexcomp
 from flexcomp.compiler import linker_for
 from flexcomp.device import resolve_target
 from flexcomp.packaging.package import package
+from tests.exporters.genai import Form, decoder, greedy
 
 from .small import network
 from .written import Written, built
@@ -64,6 +65,19 @@ def test_it_computes_the_same_there(library, device, budget, tmp_path):
     expected = onnxruntime.InferenceSession(network().SerializeToString()).run(None, {"x": x})[0]
     (output,) = (tmp_path / "out").glob("*.npy")
     np.testing.assert_allclose(np.load(output), expected, atol=1e-5 * abs(expected).max())
+
+
+def test_the_runner_generates_the_tokens_of_the_model_there(device, tmp_path):
+    form, prompt = Form(), [3, 1, 4]
+    caches = {f"present.0.{part}": f"past_key_values.0.{part}" for part in ("key", "value")}
+    flexcomp.build(decoder(form, 1), target="llvm -mtriple=aarch64", state=caches).export_library(tmp_path / "decoder.so")
+    command = [EMULATOR, "-L", SYSROOT, "-E", f"LD_LIBRARY_PATH={device}:{SYSROOT}/lib", device / "flexcomp-run"]
+    arguments = [tmp_path / "decoder.so", "--budget", "min", "--generate", "3,1,4", "--tokens", "5"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    line, report = done.stdout.splitlines()
+    assert list(map(int, line.split(","))) == greedy(form, prompt, 5)
+    assert json.loads(report)["inferences"] == len(prompt) + 4
 
 
 def test_the_package_runs_from_a_folder_of_its_own(library, tmp_path):

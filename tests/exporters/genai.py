@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper
 
 from benchmarks.networks.graph import Graph
@@ -96,3 +98,23 @@ def decoder(form: Form, tokens: int | None) -> onnx.ModelProto:
     graph = helper.make_graph(g.nodes, g.name, g.inputs, g.outputs, g.weights)
     opsets = [helper.make_opsetid("", form.opset), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, ir_version=10, opset_imports=opsets)
+
+
+def logits_after(form: Form) -> Callable[[Sequence[int]], np.ndarray]:
+    """Logits of the token after a sequence, by ONNX Runtime, without anything kept."""
+    opened = onnxruntime.InferenceSession(decoder(form, None).SerializeToString(), providers=["CPUExecutionProvider"])
+    empty = {port.name: np.zeros(port.shape, "float32") for port in opened.get_inputs() if port.name.startswith("past")}
+
+    def logits(sequence: Sequence[int]) -> np.ndarray:
+        mask = (np.arange(form.capacity) < len(sequence)).astype("int64")[None]
+        return opened.run(["logits"], {"input_ids": np.array([sequence]), "attention_mask": mask, **empty})[0][0, -1]
+
+    return logits
+
+
+def greedy(form: Form, prompt: Sequence[int], count: int) -> list[int]:
+    """The likeliest tokens after a prompt, one after the other."""
+    logits, sequence = logits_after(form), list(prompt)
+    for _ in range(count):
+        sequence.append(int(np.argmax(logits(sequence))))
+    return sequence[len(prompt) :]

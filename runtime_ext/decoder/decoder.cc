@@ -1,4 +1,4 @@
-#include "api/decoder.h"
+#include "decoder/decoder.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,12 +6,12 @@
 #include <string>
 #include <string_view>
 
-#include "api/status.h"
 #include "base/error.h"
 
-namespace flexcomp::api {
+namespace flexcomp {
 namespace {
 
+constexpr char kUnsupported[] = "Unsupported";
 constexpr char kWayOut[] = ": build a decoder with inputs named as transformers names them, and with state= for its caches";
 
 // flexcomp/generation/names.py
@@ -19,11 +19,26 @@ constexpr std::string_view kIds[] = {"input_ids", "ids", "tokens"}, kMasks[] = {
                            kPlaces[] = {"position_ids", "positions"}, kStarts[] = {"cache_position", "past_length", "start", "at"};
 constexpr std::string_view kLogits = "logits";
 
-bool Among(std::span<const std::string_view> names, const std::string& name) { return std::ranges::find(names, name) != names.end(); }
+bool Among(std::span<const std::string_view> names, std::string_view name) { return std::ranges::find(names, name) != names.end(); }
 
-uint64_t CountOf(const TensorType& type) { return type.nbytes / (type.dtype.bits / 8); }
+uint64_t CountOf(std::span<const int64_t> shape) {
+  uint64_t count = 1;
+  for (const int64_t extent : shape) count *= static_cast<uint64_t>(extent);
+  return count;
+}
 
-uint64_t LastOf(const TensorType& type) { return type.shape.empty() ? 1 : static_cast<uint64_t>(type.shape.back()); }
+uint64_t LastOf(std::span<const int64_t> shape) { return shape.empty() ? 1 : static_cast<uint64_t>(shape.back()); }
+
+std::string Named(const Decoder::Tensor& tensor) {
+  const char* const kind = tensor.dtype.code == kDLFloat    ? "float"
+                           : tensor.dtype.code == kDLBfloat ? "bfloat"
+                           : tensor.dtype.code == kDLUInt   ? "uint"
+                           : tensor.dtype.code == kDLBool   ? "bool"
+                                                            : "int";
+  std::string text = kind + (tensor.dtype.code == kDLBool ? "" : std::to_string(tensor.dtype.bits)) + "[";
+  for (size_t i = 0; i < tensor.shape.size(); ++i) text += (i ? "×" : "") + std::to_string(tensor.shape[i]);
+  return text + "]";
+}
 
 bool IsWhole(DLDataType dtype) { return (dtype.code == kDLInt || dtype.code == kDLUInt) && dtype.bits >= 32; }
 
@@ -69,11 +84,11 @@ float NumberAt(const DLTensor& tensor, uint64_t index) {
 
 }  // namespace
 
-Decoder::Decoder(const Shapes& shapes) {
-  const Program& first = shapes[0];
+Decoder::Decoder(std::span<const Ports> shapes, std::span<const Tensor> states) {
+  const Ports& first = shapes[0];
   std::string listed;
-  for (const Port& port : first.inputs) listed += (listed.empty() ? "" : ", ") + port.name;
-  for (const Port& port : first.inputs) {
+  for (const Tensor& port : first.inputs) (listed += listed.empty() ? "" : ", ") += port.name;
+  for (const Tensor& port : first.inputs) {
     if (Among(kIds, port.name)) roles_.push_back(Role::kIds);
     else if (Among(kMasks, port.name)) roles_.push_back(Role::kMask);
     else if (Among(kPlaces, port.name)) roles_.push_back(Role::kPlaces);
@@ -81,35 +96,35 @@ Decoder::Decoder(const Shapes& shapes) {
     else RaiseError(kUnsupported, "it is not known what the decoder's input \"", port.name, "\" is", kWayOut);
   }
   if (std::ranges::count(roles_, Role::kIds) != 1) RaiseError(kUnsupported, "one input must be the tokens, and the inputs are ", listed, kWayOut);
-  for (const State& state : first.states) {
-    if (state.type.shape.size() != 4) RaiseError(kUnsupported, "the state \"", state.input, "\" is no cache of keys or values", kWayOut);
-    const auto places = static_cast<uint64_t>(state.type.shape[2]);
+  for (const Tensor& state : states) {
+    if (state.shape.size() != 4) RaiseError(kUnsupported, "the state \"", state.name, "\" is no cache of keys or values", kWayOut);
+    const auto places = static_cast<uint64_t>(state.shape[2]);
     if (capacity_ != 0 && places != capacity_) RaiseError(kUnsupported, "the caches have ", capacity_, " and ", places, " places", kWayOut);
     capacity_ = places;
   }
   if (capacity_ == 0) RaiseError(kUnsupported, "the library has no caches", kWayOut);
-  const auto named = std::ranges::find(first.outputs, kLogits, [](const Port& port) { return std::string_view(port.name); });
+  const auto named = std::ranges::find(first.outputs, kLogits, &Tensor::name);
   if (named == first.outputs.end() && first.outputs.size() != 1) RaiseError(kUnsupported, "none of the outputs is named \"", kLogits, "\"", kWayOut);
   logits_ = named == first.outputs.end() ? 0 : static_cast<size_t>(named - first.outputs.begin());
-  vocabulary_ = LastOf(first.outputs[logits_].type);
+  vocabulary_ = LastOf(first.outputs[logits_].shape);
   for (size_t shape = 0; shape < shapes.size(); ++shape) {
-    const Program& program = shapes[shape];
+    const Ports& ports = shapes[shape];
     uint64_t taken = 0;
     for (size_t i = 0; i < roles_.size(); ++i)
-      if (roles_[i] == Role::kIds) taken = LastOf(program.inputs[i].type);
+      if (roles_[i] == Role::kIds) taken = LastOf(ports.inputs[i].shape);
     for (size_t i = 0; i < roles_.size(); ++i) {
-      const TensorType& type = program.inputs[i].type;
-      const uint64_t count = CountOf(type);
+      const Tensor& input = ports.inputs[i];
+      const uint64_t count = CountOf(input.shape);
       const bool fits = roles_[i] == Role::kMask  ? count == capacity_
-                        : roles_[i] == Role::kIds ? count == taken && IsWhole(type.dtype)
-                                                  : (count == taken || count == 1) && IsWhole(type.dtype);
-      if (!fits) RaiseError(kUnsupported, "the decoder's input \"", program.inputs[i].name, "\" is ", ToString(type), ", for ", taken, " tokens", kWayOut);
+                        : roles_[i] == Role::kIds ? count == taken && IsWhole(input.dtype)
+                                                  : (count == taken || count == 1) && IsWhole(input.dtype);
+      if (!fits) RaiseError(kUnsupported, "the decoder's input \"", input.name, "\" is ", Named(input), ", for ", taken, " tokens", kWayOut);
     }
-    const TensorType& logits = program.outputs[logits_].type;
+    const Tensor& logits = ports.outputs[logits_];
     const bool is_float = (logits.dtype.code == kDLFloat && logits.dtype.bits <= 32) || logits.dtype.code == kDLBfloat;
     const uint64_t given = logits.shape.size() == 3 ? static_cast<uint64_t>(logits.shape[1]) : 1;
-    if (!is_float || taken == 0 || given == 0 || LastOf(logits) != vocabulary_ || CountOf(logits) != given * vocabulary_)
-      RaiseError(kUnsupported, "the logits are ", ToString(logits), ", not those of one text", kWayOut);
+    if (!is_float || taken == 0 || given == 0 || LastOf(logits.shape) != vocabulary_ || CountOf(logits.shape) != given * vocabulary_)
+      RaiseError(kUnsupported, "the logits are ", Named(logits), ", not those of one text", kWayOut);
     gives_all_ &= given == taken;
     sizes_.emplace_back(taken, shape);
   }
@@ -131,15 +146,14 @@ std::pair<uint64_t, size_t> Decoder::ChooseSize(uint64_t begin, uint64_t left) c
 void Decoder::Fill(std::span<DLTensor> inputs, uint64_t size, uint64_t begin, std::span<const int64_t> piece) const {
   for (size_t i = 0; i < roles_.size(); ++i) {
     const DLTensor& tensor = inputs[i];
-    uint64_t count = 1;
-    for (int32_t axis = 0; axis < tensor.ndim; ++axis) count *= static_cast<uint64_t>(tensor.shape[axis]);
+    const uint64_t count = CountOf({tensor.shape, static_cast<size_t>(tensor.ndim)});
     if (roles_[i] == Role::kIds && count != size) Raise("InputError", "another call of this session has changed its shape meanwhile");
     for (uint64_t k = 0; k < count; ++k)
       Put(tensor, k, roles_[i] == Role::kMask ? k < begin + size : roles_[i] == Role::kIds ? k < piece.size() ? static_cast<uint64_t>(piece[k]) : 0 : begin + k);
   }
 }
 
-void Decoder::Take(Session& session, uint64_t position, std::span<const int64_t> tokens, std::span<float> logits) const {
+void Decoder::Take(const Infer& infer, uint64_t position, std::span<const int64_t> tokens, std::span<float> logits) const {
   if (position > capacity_ || tokens.size() > capacity_ - position)
     RaiseError("InputError", tokens.size(), " tokens after ", position, " others are more than the caches have places for: ", capacity_);
   for (const int64_t token : tokens)
@@ -148,7 +162,6 @@ void Decoder::Take(Session& session, uint64_t position, std::span<const int64_t>
     const auto [size, shape] = ChooseSize(position, tokens.size());
     const std::span<const int64_t> piece = tokens.first(std::min<uint64_t>(size, tokens.size()));
     tokens = tokens.subspan(piece.size());
-    session.TakeShape(shape);
     const auto fill = [&, size = size](std::span<DLTensor> inputs) { Fill(inputs, size, position, piece); };
     const auto drain = [&](std::span<DLTensor> outputs) {
       const DLTensor& given = outputs[logits_];
@@ -156,11 +169,11 @@ void Decoder::Take(Session& session, uint64_t position, std::span<const int64_t>
       for (uint64_t k = 0; k < vocabulary_; ++k) logits[k] = NumberAt(given, row * vocabulary_ + k);
     };
     const bool wanted = tokens.empty() && !logits.empty();
-    session.RunInPlace(fill, wanted ? Session::PortsCallback(drain) : Session::PortsCallback());
+    infer(shape, fill, wanted ? OnTensors(drain) : OnTensors());
     position += piece.size();
   }
   if (std::ranges::any_of(logits, [](float one) { return std::isnan(one) || one == INFINITY; }))
     Raise("ExecutionError", "the logits are no numbers");
 }
 
-}  // namespace flexcomp::api
+}  // namespace flexcomp

@@ -1,20 +1,38 @@
 // A decoder's library as what it is for: tokens in, logits of the next token out, as flexcomp/generation/decoder.py.
 #pragma once
 
+#include <dlpack/dlpack.h>
+
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "program/shapes.h"
-#include "session/session.h"
-
-namespace flexcomp::api {
+namespace flexcomp {
 
 class Decoder {
  public:
-  // Throws an error of kind Unsupported for a library that is no decoder of one sequence with caches as its states.
-  explicit Decoder(const Shapes& shapes);
+  // A tensor as a library describes it.
+  struct Tensor {
+    std::string_view name;
+    DLDataType dtype;
+    std::span<const int64_t> shape;
+  };
+  // Inputs and outputs in one shape of the library.
+  struct Ports {
+    std::vector<Tensor> inputs, outputs;
+  };
+  using OnTensors = std::function<void(std::span<DLTensor>)>;
+  // One inference in a shape of the library. `fill` writes the inputs; `drain`, if any, reads the outputs.
+  using Infer = std::function<void(size_t shape, const OnTensors& fill, const OnTensors& drain)>;
+
+  // Tensors need not outlive the call. Throws an error of kind Unsupported for a library that is no decoder of one sequence with
+  // caches as its states.
+  Decoder(std::span<const Ports> shapes, std::span<const Tensor> states);
 
   uint64_t vocabulary() const noexcept { return vocabulary_; }
   uint64_t capacity() const noexcept { return capacity_; }       // tokens that the caches hold
@@ -22,7 +40,7 @@ class Decoder {
 
   // Takes tokens after the first `position` ones, in as few inferences as shapes allow. `logits`, if any, are those that follow the last
   // token. Throws InputError for tokens or positions that the decoder does not have, and as inferences do.
-  void Take(Session& session, uint64_t position, std::span<const int64_t> tokens, std::span<float> logits) const;
+  void Take(const Infer& infer, uint64_t position, std::span<const int64_t> tokens, std::span<float> logits) const;
 
  private:
   enum class Role { kIds, kMask, kPlaces, kStart };
@@ -38,4 +56,7 @@ class Decoder {
   bool gives_all_ = true;                           // logits of all tokens: the last tokens of an inference may be none
 };
 
-}  // namespace flexcomp::api
+// The likeliest token.
+inline int64_t Likeliest(std::span<const float> logits) { return std::ranges::max_element(logits) - logits.begin(); }
+
+}  // namespace flexcomp
