@@ -73,7 +73,7 @@ SCRATCH = "flexcomp.scratch"  # list of shapes: buffers, float32 on kernels with
 # weights, may have fewer bits.
 NARROW = "flexcomp.narrow"  # list of int
 
-# On a kernel PrimFunc: the operands whose rows are those of the results, where indices do not show that.
+# On a kernel PrimFunc: the operands whose rows are those of the results, where indices need not show that; if these are EXTENT.
 BY_ROWS = "flexcomp.by_rows"  # list of int
 # On a kernel PrimFunc: loops over rows of its results fill all scratch anew in each iteration.
 ANEW = "flexcomp.anew"  # int, 1

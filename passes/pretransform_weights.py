@@ -177,6 +177,8 @@ class _Mutator(relax.PyExprMutator):
                 described[names.FORM] = _form(spec, candidate).encode()
             if isinstance(spec, ConvSpec) and spec.place:
                 described[names.PART] = math.prod(spec.out_shape) / math.prod(spec.y_shape)
+            if isinstance(spec, ConvSpec) and spec.pointwise and self.padded:
+                described |= {names.BY_ROWS: [0], names.EXTENT: math.prod(spec.out_shape[:-1])}
             if candidate.in_place:
                 operands = len(data_shapes(spec))
                 described[names.IN_PLACE] = list(range(operands, operands + spec.tensors))

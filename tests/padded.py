@@ -74,11 +74,6 @@ def _normalised(g: Nodes) -> tuple:
     return "Div", apart, g.op("Sqrt", g.op("ReduceMean", g.op("Mul", apart, apart), g.constant([0])))
 
 
-def _attended(g: Nodes) -> tuple:
-    scores = g.op("MatMul", "x", g.op("Transpose", "x", perm=[1, 0]))
-    return "MatMul", g.op("Softmax", scores, axis=-1), "x"
-
-
 def _convolved(g: Nodes) -> tuple:
     """Twice: the second sees the bias of the first where x ends."""
     x = g.op("Unsqueeze", g.op("Transpose", "x", perm=[1, 0]), g.constant([0]))
@@ -87,23 +82,36 @@ def _convolved(g: Nodes) -> tuple:
     return "Transpose", g.op("Squeeze", x, g.constant([0])), {"perm": [1, 0]}
 
 
-def _quantised(g: Nodes) -> tuple:
-    name = g.op("DynamicQuantizeLinear", _shifted(g))
-    g.nodes[-1].output.extend([name + "_scale", name + "_zero"])
-    return "DequantizeLinear", name, name + "_scale", name + "_zero"
-
-
 def _summed_from_the_end(g: Nodes) -> tuple:
     return "CumSum", _shifted(g), g.constant(np.int64(0)), {"reverse": 1}
 
 
 LEAKS = {
     "mean": lambda: rows(lambda g: ("ReduceMean", "x", g.constant([0])), (1, WIDTH)),
-    "largest": lambda: rows(lambda g: ("ReduceMax", g.op("Sub", "x", g.constant(np.float32(9))), g.constant([0])), (1, WIDTH)),
-    "attention without a mask": lambda: rows(_attended),
     "statistics of the batch": lambda: rows(_normalised),
     "softmax over the axis": lambda: rows(lambda g: ("Softmax", "x", {"axis": 0})),
     "sum from the end": lambda: rows(_summed_from_the_end),
-    "range of a quantisation": lambda: rows(_quantised),
     "convolutions with a bias": lambda: rows(_convolved),
 }
+
+
+def left_out(width: int) -> onnx.ModelProto:
+    """Outputs that padding would move, if kernels did not leave it out: of reductions over rows, and of products with what a
+    range over all rows quantises."""
+    g = Nodes(seed=3)
+    x = g.op("LayerNormalization", g.op("MatMul", "x", g.weight(width, width)), g.weight(width), g.weight(width))
+    g.named("largest", "ReduceMax", g.op("Sub", x, g.constant(np.float32(9))), g.constant([0]), keepdims=0)
+    g.named("least", "ReduceMin", g.op("Add", x, g.constant(np.float32(9))), keepdims=0)
+    g.named("sum", "ReduceSum", x, g.constant([0]), keepdims=0)
+    for number in range(2):  # the second range is of what padding would move
+        scale, zero = f"scale_{number}", f"zero_{number}"
+        bytes_of = g.op("DynamicQuantizeLinear", x)
+        g.nodes[-1].output.extend([scale, zero])
+        product = g.op("MatMulInteger", bytes_of, g.constant(g.random.integers(-128, 128, (width, width)).astype("int8")), zero)
+        by = g.op("Mul", scale, g.constant(np.float32(0.003)))
+        x = g.op("Add", g.op("Mul", g.op("Cast", product, to=FLOAT), by), g.weight(width))
+    scores = g.op("MatMul", x, g.op("Transpose", x, perm=[1, 0]))
+    g.named("attended", "MatMul", g.op("Softmax", scores, axis=-1), x)
+    g.named("y", "Identity", x)
+    shapes = {"largest": [width], "least": [], "sum": [width], "attended": ["n", width], "y": ["n", width]}
+    return g.model([("x", FLOAT, ["n", width])], [(name, FLOAT, shape) for name, shape in shapes.items()])

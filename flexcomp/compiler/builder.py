@@ -24,7 +24,7 @@ from flexcomp.device import (
 )
 from flexcomp.errors import InputError
 from flexcomp.frontend import CustomOperator, Imported, load_model, title_of
-from flexcomp.network import Network, PaddedRows, Planning, fixed_order, in_bands, in_one_file, kernel_sets
+from flexcomp.network import Network, PaddedRows, Planning, fixed_order, in_bands, in_one_file, kernel_sets, over_valid
 from flexcomp.profiling import Database, Measurements
 from flexcomp.renamed import renamed
 from flexcomp.report import shown
@@ -208,7 +208,7 @@ def prepare_shapes(
         require_right(one.mod, resolved, KernelCache() if cache else None)
     pairs = [required_states(options.model.state, one) for one in shapes]
     require_common(shapes, declared, pairs[0])
-    padding = _padding(model, options, shapes, report)
+    padding, over = _padding(model, options, shapes, report)
     types, chosen = types_of(shapes, options.weights, resolved, report, cache, list(map(str, declared)))
     if machine.profile is None:  # not before: probing takes a second and writes a file; nor while kernels compile on all cores
         profile = probed(target, machine.probe, lambda note: report(note, 1, 1)) or profile
@@ -230,7 +230,9 @@ def prepare_shapes(
             "float32; weights='int4' makes blocks of a float network's weights"
         )
     alike = alike_layers(fused, [one.weights for one in shapes]) if len(shapes) > 1 else {}
-    told = [padded_rows(options.model.input_shapes, rows, shape) for shape in declared]
+    told = [
+        padded_rows(options.model.input_shapes, rows, shape, over.get(index)) for index, shape in enumerate(declared)
+    ]
     store, late = options.weights.store, profile.prepared_late
     unit = replace(unit, padded=tuple(lengths_served(declared, rows))) if rows is not None else unit
     networks = [
@@ -321,17 +323,20 @@ def types_of(
     return [one(chosen[-1].types) for one in in_order], chosen
 
 
-def _padding(model: Any, options: Options, networks: Sequence[Imported], report: Progress) -> Padding | None:
-    """What sessions pad with, tried on this machine."""
+def _padding(
+    model: Any, options: Options, networks: Sequence[Imported], report: Progress
+) -> tuple[Padding | None, Mapping[int, int]]:
+    """What sessions pad with, tried on this machine; and by shape how many kernels must leave out padded rows."""
     if (of := options.model).pad is None:
-        return None
+        return None, {}
 
     def loaded(extents: Mapping[str, int]) -> Imported:
         return load_model(model, shape_with(of.input_shapes, extents).inputs, of.params, of.custom_operators)
 
-    def compiled(network: Imported, padded: PaddedRows | None, pads: Padding | None) -> Artifact:
+    def compiled(network: Imported, padded: PaddedRows | None, pads: Padding | None) -> tuple[Artifact, int]:
         types = WeightTypes("float32", partial(evaluate, weights=network.weights), offered=WEIGHT_DTYPES)
-        return compiled_here(network.name, options.cache, lowered_here(network, types, padded=padded), pads)
+        lowered = lowered_here(network, types, padded=padded)
+        return compiled_here(network.name, options.cache, lowered, pads), over_valid(lowered.layers)
 
     return tried_padding(of.pad, of.input_shapes, of.declared, networks, loaded, compiled, report)
 

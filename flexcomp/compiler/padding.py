@@ -31,7 +31,8 @@ _SEED = 0
 
 Extents = Mapping[str, int]
 Load = Callable[[Extents], Imported]
-Compile = Callable[[Imported, PaddedRows | None, Padding | None], Artifact]  # for this machine
+# For this machine; and how many kernels leave out padded rows.
+Compile = Callable[[Imported, PaddedRows | None, Padding | None], tuple[Artifact, int]]
 
 
 def checked_pad(pad: Any, input_shapes: Any, shapes: Any) -> dict[str, int | float] | None:
@@ -82,8 +83,11 @@ def tried_padding(
     load: Load,
     compiled: Compile,
     report: Progress,
-) -> Padding:
-    """How a library of these shapes, the largest first, pads. Raises InputError with the name of an output that padding moves."""
+) -> tuple[Padding, Mapping[int, int]]:
+    """How a library of these shapes, the largest first, pads; and by shape how many kernels must leave out padded rows.
+
+    Raises InputError with the name of an output that padding moves.
+    """
     known = [shape.extents for shape in declared]
     between = lengths_between(known)
     if not between:
@@ -96,30 +100,37 @@ def tried_padding(
             seen.append((extents, ports_of_network(_loaded(load, extents))))
     outputs = _axes_of_outputs(networks[0].output_names, seen)
     padding = Padding(values, axes_of_inputs(input_shapes), outputs, rows_of(input_shapes))
+    refusal: InputError | None = None  # of an inference of all rows
+    zeros: tuple[str, str] | None = None  # the output that they move, and when
+    over: dict[int, int] = {}
     done = 0
     for index, group in groupby(between, key=lambda one: one[0]):
         padded = padded_rows(input_shapes, padding.rows, declared[index])
-        with compiled(networks[index], padded, padding).session() as session:
+        artifact, over[index] = compiled(networks[index], padded, padding)
+        with artifact.session() as session:
             larger = session.shapes[0]
             for _, extents in group:
                 report("padding", done, len(between))
                 done += 1
-                own = compiled(_loaded(load, extents), None, None)
+                own, _ = compiled(_loaded(load, extents), None, None)
                 trials = list(_drawn(own.program, padding))
                 with own.session() as exact:
                     smaller, wanted = exact.shapes[0], [exact.run(given) for given in trials]
+                _require_numbers(wanted)
                 what = f"{named(extents)} is padded to {named(known[index])}"
                 found = []
                 for given in trials:
                     whole = session.run(*(_whole(given[port.name], port.shape, values.get(port.name)) for port in larger.inputs))
                     found.append({port.name: _cut(whole[port.name], port.shape) for port in smaller.outputs})
-                _compare(wanted, found, what)
+                refusal = refusal or _refusal(wanted, found, what)
                 if padding.rows is not None and (moved := _which_moves(wanted, [session.run(given) for given in trials])):
-                    zeros = 'pad: each inference computes all rows of its shape: with zeros in padded rows "%s" moves when %s'
-                    _log.warning(zeros, moved, what)
-                    padding = replace(padding, rows=None)
+                    zeros, padding = (moved, what), replace(padding, rows=None)
+                if refusal is not None and padding.rows is None:
+                    raise refusal
+    if zeros is not None:
+        _log.warning('pad: each inference computes all rows of its shape: with zeros in padded rows "%s" moves when %s', *zeros)
     report("padding", len(between), len(between))
-    return padding
+    return padding, over if refusal is not None else {}
 
 
 def rows_of(input_shapes: Mapping[str, Sequence[int | str]]) -> str | None:
@@ -136,10 +147,10 @@ def lengths_served(declared: Sequence[DeclaredShape], rows: str) -> list[tuple[i
 
 
 def padded_rows(
-    input_shapes: Mapping[str, Sequence[int | str]], rows: str | None, shape: DeclaredShape
+    input_shapes: Mapping[str, Sequence[int | str]], rows: str | None, shape: DeclaredShape, over: int | None = None
 ) -> PaddedRows | None:
     """What kernels for a shape are told; None if nothing."""
-    return None if rows is None else PaddedRows(shape.extents[rows], _in_rows(input_shapes))
+    return None if rows is None else PaddedRows(shape.extents[rows], _in_rows(input_shapes), over)
 
 
 def _in_rows(input_shapes: Mapping[str, Sequence[int | str]]) -> frozenset[str]:
@@ -283,19 +294,25 @@ def _cut(whole: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return whole[tuple(map(slice, shape))]
 
 
-def _compare(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], what: str) -> None:
+def _require_numbers(wanted: Sequence[Mapping[str, Any]]) -> None:
     for name in wanted[0]:
         if not any(tells(each[name]) for each in wanted):
             raise InputError(
                 f'pad: random inputs make the output "{name}" 0, or no numbers, so nothing shows whether padding moves it: '
                 "declare the shapes that you need, without pad"
             )
+
+
+def _refusal(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], what: str) -> InputError | None:
+    """What says which output moves; None if none does."""
+    for name in wanted[0]:
         moved = [_moved(padded[name], each[name]) for padded, each in zip(found, wanted, strict=True)]
         if max(moved) > MOST_MOVED:
-            raise InputError(
+            return InputError(
                 f'pad: the output "{name}" moves by {max(moved):.1e} of its largest element when {what}: declare the shapes '
                 "that you need, without pad, or give the network a mask as an input that is padded, too"
             )
+    return None
 
 
 def _which_moves(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> str | None:

@@ -12,7 +12,7 @@ from .lowered import Lowered
 from .one_file import in_one_file
 from .states import VIEWS
 from .used import used
-from .valid_rows import PaddedRows, ValidRows
+from .valid_rows import PaddedRows, ValidRows, over_valid
 from .variants import BandKernel, Network, merge
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "layer_candidates",
     "lower",
     "merge",
+    "over_valid",
     "planned_layer",
     "used",
 ]

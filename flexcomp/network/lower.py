@@ -47,7 +47,7 @@ from flexcomp.schedules.row_bands import RowKernel
 
 from .lowered import Lowered, align
 from .states import VIEWS, Exchange, exchanges, looked_at
-from .valid_rows import VALID, ValidRows
+from .valid_rows import ValidRows
 
 # Elements of a tensor from which on a 32-bit index overflows.
 _MOST_ELEMENTS = 2**31
@@ -203,7 +203,7 @@ class _Lowering:
         if self.valid and operator(call) == "call_tir":
             told = self.valid.of_kernel(len(self.result.layers), kernel, code, attrs, args, self.result.values)
             if told is not None:
-                kernel, code, args = kernel + VALID, told, [*args, ValidArg()]
+                (kernel, code), args = told, [*args, ValidArg()]
         self.result.kernels[kernel] = code
         _refuse_oversize(name, [arg.type for arg in args if isinstance(arg, ValueArg | WeightArg)] + list(scratch))
         offsets = [0, *accumulate(align(type_.nbytes) for type_ in scratch)]
@@ -237,7 +237,7 @@ class _Lowering:
         if names.EXCHANGE in attrs:
             spec = scatter_rows.ScatterSpec.decode(str(attrs[names.EXCHANGE]))
             func = machines.writing_rows(func, spec, self.target.machine)
-        for name in (names.BY_ROWS, names.ANEW, names.TOLD):
+        for name in (names.BY_ROWS, names.EXTENT, names.ANEW, names.TOLD):
             func = func.without_attr(name)
         return machines.bound(func, self.target.gpu), scratch
 

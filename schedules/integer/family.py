@@ -42,6 +42,7 @@ FAMILY = Family(
     lambda spec, unit: (candidate(way, unit) for way in ways(spec, unit)),
     _trials,
     arithmetic="integer",
+    anew=True,
     bands=_BANDS,
     group=OTHER,
     preparing_flops=2.0,

@@ -70,6 +70,7 @@ class Access:
     buffer: tirx.Var
     index: Sum
     is_store: bool
+    store: tirx.BufferStore | None  # of which it is the target, or a load in the value; None elsewhere
     scope: list[int]  # the range of accesses in the innermost condition, or loop that may not run, around this one
 
 
@@ -95,28 +96,26 @@ class Kernel:
     order: dict[tirx.Var, int] = field(default_factory=dict)  # of variables
     ranges: dict[tirx.Var, tuple[int, int]] = field(default_factory=dict)
     values: dict[tirx.Var, Sum] = field(default_factory=dict)  # of variables that are bound
+    views: dict[tirx.Var, tirx.Var] = field(default_factory=dict)  # of buffers
 
     def seen_from(self, index: Sum, order: int) -> Sum:
         """The index by variables up to `order`; what comes after is anywhere in its range."""
         while True:
-            inner = [key for key in index.factors if self._is_inner(key, order)]
-            if not inner:
+            last = max(index.factors, key=self._order_of, default=None)  # for others may cancel out
+            if last is None or self._order_of(last) <= order:
                 return index
-            for key in inner:
-                factor = index.factors[key]
-                rest = Sum({k: f for k, f in index.factors.items() if k is not key}, index.low, index.high, index.exact)
-                index = rest + self._expanded(key).times(factor)
+            rest = Sum({k: f for k, f in index.factors.items() if k is not last}, index.low, index.high, index.exact)
+            index = rest + self._expanded(last).times(index.factors[last])
 
     def range_of(self, index: Sum) -> tuple[int, int]:
         """The least and the largest value."""
         all_of = self.seen_from(index, -1)
         return all_of.low, all_of.high
 
-    def _is_inner(self, key: Key, order: int) -> bool:
-        if isinstance(key, Quotient):
-            divisor = key.divisor
-            return self.order[key.var] > order or (not isinstance(divisor, int) and self.order[divisor] > order)
-        return self.order[key] > order
+    def _order_of(self, key: Key) -> int:
+        if not isinstance(key, Quotient):
+            return self.order[key]
+        return max(self.order[one] for one in (key.var, key.divisor) if not isinstance(one, int))
 
     def _expanded(self, key: Key) -> Sum:
         if isinstance(key, Quotient):
@@ -142,7 +141,7 @@ def read(func: tirx.PrimFunc, numbers: Mapping[tirx.Var, tuple[int, int]]) -> Ke
 class _Reader:
     def __init__(self, func: tirx.PrimFunc, numbers: Mapping[tirx.Var, tuple[int, int]]) -> None:
         self.kernel = Kernel()
-        self.views: dict[tirx.Var, tirx.Var] = {}
+        self.store: tirx.BufferStore | None = None
         self.loop: Loop | None = None
         self.scope = [0, -1]
         for var, bounds in numbers.items():
@@ -176,9 +175,11 @@ class _Reader:
             self._declare(stmt.var, low, high)
             kernel.values[stmt.var] = value
         elif isinstance(stmt, tirx.BufferStore):
-            self._loads(stmt.value)
             self._loads(stmt.indices[0])
+            self.store = stmt
+            self._loads(stmt.value)
             self._access(stmt.buffer, stmt.indices, True)
+            self.store = None
         elif isinstance(stmt, tirx.IfThenElse):
             self._loads(stmt.condition)
             for case in (stmt.then_case, stmt.else_case):
@@ -211,15 +212,16 @@ class _Reader:
         source = stmt.data.args[0] if isinstance(stmt.data, ir.Call) and len(stmt.data.args) else None
         if not isinstance(source, ir.Var) or not isinstance(offset, int | tirx.IntImm) or int(offset):
             raise UnknownError("a view from the middle of a buffer")
-        if source.dtype != stmt.buffer.dtype:
-            raise UnknownError("a view of other elements")
-        self.views[stmt.buffer] = self.views.get(source, source)
+        self.kernel.views[stmt.buffer] = self.kernel.views.get(source, source)
 
     def _access(self, buffer: tirx.Var, indices, is_store: bool) -> None:
+        source = self.kernel.views.get(buffer, buffer)
         index = number(0)
         for one, extent in zip(indices, buffer.shape, strict=True):
             index = index.times(int(extent)) + self.sum(one)
-        self.kernel.accesses.append(Access(self.views.get(buffer, buffer), index, is_store, self.scope))
+        if source.dtype != buffer.dtype:  # other elements
+            index = within(-_FAR, _FAR)
+        self.kernel.accesses.append(Access(source, index, is_store, self.store, self.scope))
 
     def _loads(self, expr: ir.Expr) -> None:
         found: list[ir.TensorLoad] = []

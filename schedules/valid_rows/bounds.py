@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -16,7 +16,7 @@ _MOST_ENDS = 4  # of one loop, of which the latest counts
 
 @dataclass(frozen=True)
 class End:
-    """The stores of iteration i begin at least at element stride · i + start: Σ factor · variable + offset."""
+    """The accesses of iteration i begin at least at element stride · i + start: Σ factor · variable + offset."""
 
     row: int  # elements of a row
     stride: int
@@ -70,7 +70,7 @@ def reads_own_rows(kernel: Kernel, found: Collection[Bound], row: Mapping[tirx.V
 
 
 def _bounds(kernel: Kernel, loop: Loop, row: Mapping[tirx.Var, int], scratch: Collection[tirx.Var]) -> Iterator[Bound]:
-    ends = _ends(kernel, loop, row)
+    ends = ends_of(kernel, loop, [(one, row[one.buffer]) for one in loop_stores(kernel, loop) if one.buffer in row])
     if ends and _may_end(kernel, loop, {*row, *scratch}):
         yield Bound(loop, ends)
         if all(end.stride <= _FEW_ROWS * end.row and end.divisor == 1 for end in ends):
@@ -79,21 +79,27 @@ def _bounds(kernel: Kernel, loop: Loop, row: Mapping[tirx.Var, int], scratch: Co
         yield from _bounds(kernel, inner, row, scratch)
 
 
-def _ends(kernel: Kernel, loop: Loop, row: Mapping[tirx.Var, int]) -> tuple[End, ...]:
-    """None if the loop does not begin at 0, or some store does not move on with it."""
-    if not isinstance(loop.node.min, tirx.IntImm) or int(loop.node.min):
+def loop_stores(kernel: Kernel, loop: Loop) -> list[Access]:
+    """The stores in a loop."""
+    return [one for one in kernel.accesses[loop.start : loop.end] if one.is_store]
+
+
+def ends_of(kernel: Kernel, loop: Loop, accesses: Iterable[tuple[Access, int]]) -> tuple[End, ...]:
+    """Where accesses, each with the elements of a row, leave the wanted rows.
+
+    None if the loop does not begin at 0, is one of lanes, or some access does not move on with it.
+    """
+    if loop.node.kind == tirx.ForKind.VECTORIZED or not isinstance(loop.node.min, tirx.IntImm) or int(loop.node.min):
         return ()
     found: dict[tuple, End] = {}
-    for access in kernel.accesses[loop.start : loop.end]:
-        if not access.is_store or access.buffer not in row:
-            continue
+    for access, row in accesses:
         index = kernel.seen_from(access.index, loop.order)
         own = [key for key in index.factors if _of(key, loop.node.loop_var)]
-        if len(own) != 1 or not _crosses_rows(kernel, loop, index.factors[own[0]], row[access.buffer]):
+        if len(own) != 1 or not _crosses_rows(kernel, loop, index.factors[own[0]], row):
             return ()
         divisor = own[0].divisor if isinstance(own[0], Quotient) else 1
         rest = {key: factor for key, factor in index.factors.items() if key is not own[0]}
-        end = End(row[access.buffer], index.factors[own[0]], divisor, rest, index.low)
+        end = End(row, index.factors[own[0]], divisor, rest, index.low)
         key = end.row, end.stride, divisor, frozenset(rest.items())
         if key not in found or found[key].offset > end.offset:
             found[key] = end

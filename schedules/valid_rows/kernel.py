@@ -15,7 +15,7 @@ loops early are made with the number, and get the zeros here (`with_zeros`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -46,8 +46,8 @@ def by_rows(
     rows. `scratch`: parameters that a loop over rows fills anew in each iteration.
     """
     params = kernel.params
-    row = {params[position]: _elements(params[position]) // rows for position in results}
-    if any(_elements(param) % rows for param in row):
+    row = {params[position]: elements(params[position]) // rows for position in results}
+    if any(elements(param) % rows for param in row):
         return None
     numbers = {param: (0, blocks) for param in params if not tirx.is_buffer_var(param)}
     for count in list(numbers)[1:]:
@@ -55,17 +55,17 @@ def by_rows(
     try:
         found = read(kernel, numbers)
     except UnknownError:
-        return None
+        return ByRows(None) if declared else None
     loops = bounds(found, row, [params[position] for position in scratch])
     if not reads_own_rows(found, loops, row):
         return None
-    of = {params[position]: _elements(params[position]) // rows for position in operands}
+    of = {params[position]: elements(params[position]) // rows for position in operands}
     if not declared and {result for bound in loops for result in aligned(found, bound, row, of)} != set(row):
         return None
     worth = loops and all(str(one.dtype) == "float32" and row[one] >= _LEAST_ELEMENTS for one in row)
     if not worth:
         return ByRows(None)
-    return ByRows(with_zeros(_bounded(kernel, loops, rows, max(results) + 1), rows, results, blocks))
+    return ByRows(with_zeros(bounded(kernel, loops, rows, max(results) + 1), rows, results, blocks))
 
 
 def with_zeros(kernel: tirx.PrimFunc, rows: int, results: Collection[int], blocks: int) -> tirx.PrimFunc:
@@ -87,7 +87,8 @@ def with_zeros(kernel: tirx.PrimFunc, rows: int, results: Collection[int], block
     return tirx.PrimFunc(params, whole, kernel.ret_type, attrs=kernel.attrs)
 
 
-def _elements(param: tirx.Var) -> int:
+def elements(param: tirx.Var) -> int:
+    """Of a buffer."""
     return math.prod(map(int, param.shape))
 
 
@@ -95,9 +96,13 @@ def _clamped(valid: tirx.Var, rows: int) -> ir.Expr:
     return tirx.max(tirx.min(valid, tirx.const(rows, "int64")), tirx.const(0, "int64"))
 
 
-def _bounded(func: tirx.PrimFunc, loops: list[Bound], rows: int, position: int) -> tirx.PrimFunc:
+def bounded(
+    func: tirx.PrimFunc, loops: list[Bound], rows: int, position: int,
+    asked: Callable[[tirx.BufferStore, ir.Expr], tirx.BufferStore] | None = None,
+) -> tirx.PrimFunc:  # fmt: skip
+    """The kernel whose parameter at `position` says how many rows are wanted; loops end there, and stores are as `asked`."""
     valid = tirx.Var("valid", "int64")
-    kind = loops[0].loop.node.loop_var.ty.dtype
+    kind = loops[0].loop.node.loop_var.ty.dtype if loops else "int64"
     wanted = tirx.Var("wanted", kind)
     clamped = _clamped(valid, rows)
     ends = {bound.loop.node.loop_var: bound for bound in loops}
@@ -114,7 +119,10 @@ def _bounded(func: tirx.PrimFunc, loops: list[Bound], rows: int, position: int) 
         extent = tirx.max(tirx.min(loop.extent, extent), tirx.const(0, kind))
         return tirx.For(loop.loop_var, loop.min, extent, loop.kind, loop.body, None, loop.annotations)
 
-    body = tvm_ffi.structural_map(func.body, (tirx.For, ended))
+    changes = [(tirx.For, ended)]
+    if asked is not None:
+        changes.append((tirx.BufferStore, lambda store: asked(store, wanted)))
+    body = tvm_ffi.structural_map(func.body, changes)
     first = tirx.Cast(kind, clamped) if kind != "int64" else clamped
     statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     params = [*func.params[:position], valid, *func.params[position:]]
@@ -143,10 +151,10 @@ def _divisor(divisor: int | tirx.Var, kind: str) -> ir.Expr:
 
 def _zeros(result: tirx.Var, rows: int, left: tirx.Var) -> tirx.Stmt:
     """Zeros in the last `left` rows."""
-    elements = _elements(result)
-    flat = tirx.decl_buffer((elements,), result.dtype, name=f"{result.name}_rest")
+    size = elements(result)
+    flat = tirx.decl_buffer((size,), result.dtype, name=f"{result.name}_rest")
     place = tirx.Var("element", "int64")
-    count = left * tirx.const(elements // rows, "int64")
-    store = tirx.BufferStore(flat, tirx.const(0, result.dtype), [tirx.const(elements, "int64") - count + place])
+    count = left * tirx.const(size // rows, "int64")
+    store = tirx.BufferStore(flat, tirx.const(0, result.dtype), [tirx.const(size, "int64") - count + place])
     loop = tirx.For(place, tirx.const(0, "int64"), count, tirx.ForKind.SERIAL, store)
     return tirx.SeqStmt([tirx.stmt.DeclBuffer(flat, data=tirx.buffer.buffer_data(result)), loop])

@@ -9,6 +9,7 @@ from flexcomp.compiler.builder import prepare_shapes
 from flexcomp.compiler.options import options_of
 from flexcomp.compiler.padding import lengths_between
 from flexcomp.errors import InputError
+from flexcomp.network import PaddedRows, ValidRows
 from tests.padded import LEAKS, WIDTH, masked_encoder, recurrence
 from tests.shaped import Nodes, encoder
 from tests.uncompiled import UNCOMPILED
@@ -33,11 +34,6 @@ def test_an_output_that_padding_moves_is_named(leak):
         tried(LEAKS[leak](), ROWS, {"x": 0.0})
 
 
-def test_attention_to_all_is_refused():
-    with pytest.raises(InputError, match=moves("y") + ".* a mask as an input that is padded, too"):
-        tried(encoder(), {"ids": (1, "n")}, {"ids": 0})
-
-
 def test_a_recurrence_is_padded_behind_its_end_only():
     assert tried(recurrence(), STEPS, {"x": 0}).outputs == {"y": ("n", None, None, None)}
     with pytest.raises(InputError, match=moves("y")):
@@ -48,7 +44,7 @@ def test_a_recurrence_is_padded_behind_its_end_only():
 
 def test_a_mask_is_padded_with_what_masks():
     shapes = {"ids": (1, "n"), "mask": (1, "n")}
-    with pytest.raises(InputError, match=moves("(rows|mean)")):
+    with pytest.raises(InputError, match=moves("(rows|mean)") + ".* a mask as an input that is padded, too"):
         tried(masked_encoder(), shapes, {"ids": 0, "mask": 1})
 
 
@@ -115,6 +111,12 @@ def test_extents_that_are_equal_in_all_shapes_are_told_apart():
     model = g.model([("x", 1, ["h", "w", 2])], [("y", 1, ["h", "w", 2])])
     for shapes in ([{"h": 8, "w": 8}, {"h": 4, "w": 4}], {"h": [6], "w": [9]}, {"h": [2], "w": [2]}):
         assert tried(model, {"x": ("h", "w", 2)}, {"x": 0}, shapes).outputs == {"y": ("h", "w", None)}
+
+
+def test_as_many_kernels_leave_rows_out_as_outputs_need():
+    """In every lowering, for any target."""
+    with pytest.raises(InputError, match="pad: 2 kernels must leave out padded rows, and of those for this target 0 do"):
+        ValidRows(PaddedRows(8, frozenset(), over=2)).told([], {})
 
 
 def test_lengths_that_are_tried_lie_in_every_gap():

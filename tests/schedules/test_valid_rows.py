@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from flexcomp.schedules.operators.rowwise import RowSpec
 from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
-from flexcomp.schedules.valid_rows import by_rows, with_zeros
+from flexcomp.schedules.valid_rows import by_rows, folded, with_zeros
 from tests.schedules.kernels import library
 
 AVX2 = VectorUnit(8, 16)
@@ -157,6 +158,69 @@ def test_masks_are_computed_whole():
     assert found is not None and found.kernel is None
 
 
+def most_of(steps, width=16):
+    """The largest element of x, `width` by `width`."""
+
+    def emit(x, y):
+        most = T.alloc_buffer((width,), "float32")
+        flat = T.decl_buffer((steps * width,), data=x.data)
+        with T.vectorized(width) as lane:
+            T.buffer_store(most, tirx.const(-np.inf, "float32"), [lane])
+        with T.serial(steps) as i, T.vectorized(width) as lane:
+            T.buffer_store(most, tirx.max(most[lane], flat[i * width + lane]), [lane])
+        T.buffer_store(y, tirx.const(-np.inf, "float32"), [0])
+        with T.serial(width) as lane:
+            T.buffer_store(y, tirx.max(y[0], most[lane]), [0])
+
+    return emit
+
+
+def sums_of_columns(x, y):
+    with T.serial(WIDTH) as j:
+        T.buffer_store(y, tirx.const(0.0, "float32"), [j])
+    with T.serial(ROWS) as i, T.serial(WIDTH) as j:
+        T.buffer_store(y, y[j] + x[i, j], [j])
+
+
+@pytest.mark.parametrize(
+    ("emit", "x", "y", "of"),
+    [
+        (most_of(ROWS), (ROWS, WIDTH), (1,), np.max),
+        (most_of(15), (ROWS, 10), (1,), np.max),  # some steps hold parts of two rows
+        (sums_of_columns, (ROWS, WIDTH), (WIDTH,), partial(np.sum, axis=0)),
+    ],
+)
+def test_reductions_leave_rows_out(emit, x, y, of):
+    """Whatever these hold."""
+    told = folded(made(emit, x, y), ROWS, [0], [1])
+    assert any("wanted" in one for one in extents(told))
+    compiled = library({"told": told})["told"]
+    given = np.random.default_rng(0).standard_normal(x).astype("float32")
+    for valid in (ROWS, ROWS - 1, 7, 1):
+        given[valid:] = np.nan
+        found = tvm.runtime.tensor(np.full(y, np.nan, "float32"))
+        compiled(tvm.runtime.tensor(given), found, valid)
+        np.testing.assert_allclose(found.numpy(), of(given[:valid]).reshape(y), rtol=1e-6)
+
+
+def first_of_all(x, y):
+    T.buffer_store(y, x[0, 0], [0])
+    with T.serial(ROWS) as i, T.serial(WIDTH) as j:
+        T.buffer_store(y, tirx.max(y[0], x[i, j]), [0])
+
+
+def another_sum(x, y):
+    with T.serial(ROWS) as i, T.serial(WIDTH) as j:
+        T.buffer_store(y, y[(j + 1) % WIDTH] + x[i, j], [j])
+
+
+@pytest.mark.parametrize(
+    ("emit", "y"), [(first_of_all, (1,)), (another_sum, (WIDTH,)), (per_row, (ROWS, WIDTH))]
+)
+def test_what_is_no_reduction(emit, y):
+    assert folded(made(emit, y=y), ROWS, [0], [1]) is None
+
+
 def test_a_loop_goes_on_if_what_it_leaves_is_read():
     def emit(x, y):
         last = T.alloc_buffer((WIDTH,), "float32")
@@ -192,19 +256,23 @@ def require_same_rows(kernel, found, inputs, y, rows, scratch=()):
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize("family", ["direct", "strassen"])
+@pytest.mark.parametrize("family", ["direct", "strassen", "integer"])
 def test_dense_layers(family, threads):
-    """Strassen's products read scratch, from which no index leads back to rows."""
+    """Strassen's products read scratch, from which no index leads back to rows, and those of integers see it as bytes."""
     ended = 0
-    for one in [one for one in candidates(DENSE, VectorUnit(8, 16, threads=threads)) if one.family == family][:3]:
+    unit = VectorUnit(8, 16, threads=threads, dots="vpmaddwd" if family == "integer" else "")
+    spec = replace(DENSE, weights="int8", integers=True) if family == "integer" else DENSE
+    for one in [one for one in candidates(spec, unit) if one.family == family][:3]:
         kernel = one.build()
         panel, scratch = kernel.params[1], kernel.params[5:]
-        known = {"declared": True, "scratch": range(5, len(kernel.params))} if family == "strassen" else {}
+        known = {"declared": True, "scratch": range(5, len(kernel.params))} if family != "direct" else {}
         found = by_rows(kernel, DENSE.width, [0], [4], int(panel.shape[0]), **known)
         assert found is not None
         if found.kernel is not None:
             rng = np.random.default_rng(0)
             x, weights = (rng.standard_normal(tuple(map(int, of.shape))).astype("float32") for of in kernel.params[:2])
+            if family == "integer":  # bytes of factors and scales, too
+                x, weights = np.round(50 * x), rng.integers(0x3C, 0x3F, weights.shape).astype("int8")
             shapes = [tuple(map(int, of.shape)) for of in scratch]
             require_same_rows(kernel, found, [x, weights, 0, int(panel.shape[0])], (1, 1, 48, 256), DENSE.width, shapes)
             ended += 1
