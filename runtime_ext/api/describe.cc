@@ -40,6 +40,10 @@ flexcomp_stats StatsOf(Session& session) {
   made.reads = state.stats.reads;
   made.latency_s = state.stats.latency_s;
   made.stall_s = state.stats.stall_s;
+  made.read_s = state.stats.read_s;
+  made.prepared_bytes = state.stats.prepared_bytes;
+  made.prepare_s = state.stats.prepare_s;
+  made.help_s = state.stats.help_s;
   return made;
 }
 
@@ -136,6 +140,6 @@ flexcomp_status flexcomp_get_stats(flexcomp_session* session, flexcomp_stats* st
   return api::Guarded([&] {
     const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
     const flexcomp_stats made = found->member != nullptr ? found->member->Stats() : api::StatsOf(*found->session);
-    api::Give(stats, made, sizeof made, "stats");
+    api::Give(stats, made, offsetof(flexcomp_stats, read_s), "stats");
   });
 }

@@ -41,6 +41,7 @@ std::vector<ffi::Any> TensorsOf(const Program& program, const Bound& inputs, con
 }
 
 uint64_t CountOf(const ffi::json::Object& said, const char* name) { return static_cast<uint64_t>(said[ffi::String(name)].cast<int64_t>()); }
+bool Has(const ffi::json::Object& said, const char* name) { return said.count(ffi::String(name)) > 0; }
 double SecondsOf(const ffi::json::Object& said, const char* name) { return said[ffi::String(name)].cast<double>() * 1e-3; }
 
 }  // namespace
@@ -91,6 +92,11 @@ flexcomp_stats Member::Stats() const {
   made.reads = CountOf(session, "reads");
   made.latency_s = SecondsOf(session, "latency_ms");
   made.stall_s = SecondsOf(session, "stall_ms");
+  // Libraries of earlier versions do not say all of these.
+  if (Has(session, "read_ms")) made.read_s = SecondsOf(session, "read_ms");
+  if (Has(session, "prepared_bytes")) made.prepared_bytes = CountOf(session, "prepared_bytes");
+  if (Has(session, "prepare_ms")) made.prepare_s = SecondsOf(session, "prepare_ms");
+  if (Has(session, "help_ms")) made.help_s = SecondsOf(session, "help_ms");
   return made;
 }
 

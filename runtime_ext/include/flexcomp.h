@@ -314,6 +314,10 @@ typedef struct flexcomp_stats {
   uint64_t reads;
   double latency_s; /* with the copies of flexcomp_run, without the callbacks of flexcomp_run_in_place */
   double stall_s;   /* a part of latency_s: kernels waited for weights */
+  double read_s;    /* reads were in flight */
+  uint64_t prepared_bytes; /* bytes of weights that were made from read ones, in the kernels' form */
+  double prepare_s; /* the loading thread made such weights */
+  double help_s;    /* a part of stall_s: kernels that waited made such weights */
 } flexcomp_stats;
 
 FLEXCOMP_API flexcomp_status flexcomp_get_stats(flexcomp_session *session, flexcomp_stats *stats);

@@ -80,7 +80,8 @@ class Stats(Sized):
     _fields_ = [
         ("size", c_size_t), *((name, c_uint64) for name in ("runs", "restarts", "total_bytes_read", "resident")),
         ("threads", c_int32), ("direct", c_int32), ("bytes_read", c_uint64), ("reads", c_uint64),
-        ("latency_s", c_double), ("stall_s", c_double),
+        ("latency_s", c_double), ("stall_s", c_double), ("read_s", c_double), ("prepared_bytes", c_uint64),
+        ("prepare_s", c_double), ("help_s", c_double),
     ]  # fmt: skip
 
 

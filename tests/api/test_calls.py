@@ -252,6 +252,18 @@ def test_structures_of_other_sizes(session, kind):
         refused(api.INPUT, call[0], session, *call[1:], byref(kind(size=wrong)), says='"size"')
 
 
+@pytest.mark.parametrize(
+    ("kind", "call", "member"),
+    [(api.TensorInfo, ("describe_tensor", 0, 0, 0), "open_axes"), (api.Stats, ("get_stats",), "read_s")],
+)
+def test_structures_of_the_first_header(session, kind, call, member):
+    first = getattr(kind, member).offset
+    given = kind(size=first)
+    api.done(call[0], session, *call[1:], byref(given))
+    assert given.size == first and not bytes(given)[first:].strip(b"\0")
+    refused(api.INPUT, call[0], session, *call[1:], byref(kind(size=first - 1)), says='"size"')
+
+
 # -------------------------------------------------------------------------------------------------------- running
 
 

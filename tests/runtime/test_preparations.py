@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from ctypes import byref, c_void_p
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from flexcomp.program.program_bytes import PROGRAM_KIND
 from flexcomp.report.chrome_trace import trace_events
 from flexcomp.report.facts import describe
 from flexcomp.report.timeline import measured
+from tests.api import bindings as api
 from tests.by_hand import as_loads, by_hand, encode_program, loads_of
 from tests.runtime import hooks
 from tests.runtime.changed_programs import close, is_refused, opener
@@ -280,6 +282,27 @@ def test_traces_show_preparations_apart_from_reads(once, inputs):
     events = trace_events(artifact.program, rung, [lanes])["traceEvents"]
     assert sum(event.get("cat") == "prepare" for event in events) == len(lanes.preparing)
     assert any(event["name"] == "thread_name" and event["args"]["name"] == "preparing" for event in events)
+
+
+def test_the_c_interface_tells_of_preparations(once, inputs):
+    path, (x,), y = once[0], inputs.values(), np.empty((1, 256, 1, 1), "f4")
+    opened, pool, member = api.opened(path, threads=1, budget=api.ALL), c_void_p(), c_void_p()
+    api.done("pool_open", byref(api.PoolOptions(budget=1 << 26)), byref(pool))
+    api.done("pool_add", pool, b"once", str(path).encode(), None, byref(member))
+    with flexcomp.load(path, "all", threads=1) as session:
+        for _ in range(2):
+            run(session, inputs)
+            wanted = session.stats()["prepared_bytes"]
+            assert api.run(opened, (x,), (y,)) == api.OK
+            stats = api.given("get_stats", api.Stats, opened)
+            assert stats.prepared_bytes == wanted > 0 and 0 <= stats.help_s <= stats.stall_s
+            assert stats.help_s + stats.prepare_s > 0
+    assert api.run(member, (x,), (y,)) == api.OK
+    stats = api.given("get_stats", api.Stats, member)
+    assert stats.prepared_bytes > 0 and stats.help_s + stats.prepare_s > 0 < stats.read_s
+    assert np.isfinite(y).all()
+    api.done("close", opened)
+    api.done("pool_close", pool)
 
 
 def test_plans_are_checked_before_they_are_used(once, opened, inputs, expected):
