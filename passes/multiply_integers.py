@@ -98,7 +98,7 @@ class _Rewriter(MainRewriter):
         low, high = self.ranges.get(integers, (0.0, np.inf))
         if not low <= 0 <= high <= low + _MOST:
             return None
-        if self.weight_type([var.name], KeptWeight(self.main, self.old, weight, 1)) != "int8":
+        if self.weight_type([var.name], KeptWeight(self.main, self.old, weight, 1, asked_again=True)) != "int8":
             return None
         return _Integers(integers, zero, scale)
 

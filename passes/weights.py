@@ -22,6 +22,7 @@ class KeptWeight:
     var: relax.Var
     axis: int | None  # of the output channels, if one of its axes is
     may_be_in_blocks: bool = False  # whether kernels read weights in blocks of inputs (schedules/tiles/blocks.py)
+    asked_again: bool = False  # whether the layer is asked about again, and this answer only decides what it multiplies
 
     @property
     def multiplies_blocks(self) -> bool:

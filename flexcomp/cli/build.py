@@ -124,6 +124,7 @@ def build(
         list[str] | None,
         typer.Option(
             metavar="[PATTERN=]TYPE",
+            rich_help_panel="Weights",
             help="Keep caches of keys and values in float16 or int8; or those of the inputs that match a pattern.",
         ),
     ] = None,

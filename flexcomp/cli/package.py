@@ -17,7 +17,7 @@ def package(
         str | None, typer.Option(help="The C++ compiler for the device; by default e.g. aarch64-linux-gnu-g++.")
     ] = None,
 ) -> None:
-    """Pack LIBRARY and a device's runner, with the tokenizer of a language model, into one archive."""
+    """Pack LIBRARY and a device's runner into one archive."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.packaging import package as make
 

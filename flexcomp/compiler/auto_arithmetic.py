@@ -141,11 +141,11 @@ class TypesOfHalf(TypesOfLayers):
     """Of arithmetic in a type of 16 bits."""
 
     def __init__(self, evaluate: Evaluate, offered: Collection[str], half: str) -> None:
-        super().__init__(None, evaluate, offered=offered, values_only=True, usual=half)
+        super().__init__(None, evaluate, offered=offered, values_only=True, usual=half, by_error=True)
         self.kept, self._half = [], half
 
-    def of(self, names: Sequence[str], weight: KeptWeight) -> str:
-        self.kept.append(super().of(names, weight))
+    def _noted(self, names: Sequence[str], weight: KeptWeight) -> str:
+        self.kept.append(super()._noted(names, weight))
         return self.kept[-1]
 
     def tried(self, index: int) -> str:
@@ -167,12 +167,12 @@ class TypesOfBytes(TypesOfLayers):
 
     def __init__(self, types: WeightTypes, evaluate: Evaluate, offered: Collection[str], unit: VectorUnit) -> None:
         """`types` are those of the weights."""
-        super().__init__(None, evaluate, offered=offered)
+        super().__init__(None, evaluate, offered=offered, by_error=True)
         self.kept, self._types, self._of_unit = [], types, unit
         self._multiplies: list[bool] = []
         self._here = resolve_target("native").vector_unit
 
-    def of(self, names: Sequence[str], weight: KeptWeight) -> str:
+    def _noted(self, names: Sequence[str], weight: KeptWeight) -> str:
         self.kept.append(self._types.of(names, weight))
         self._multiplies.append(weight.multiplies_blocks)
         return self.kept[-1]

@@ -75,7 +75,7 @@ def choose(
 
     Raises InputError if the inputs do not fit the network, or all outputs on them are 0 or no numbers.
     """
-    wide = WeightTypes("float32", evaluate, offered=offered)
+    wide = WeightTypes("float32", evaluate, offered=offered, by_error=True)
     network = lower(wide)
     ports = network.base.inputs
     inputs = inputs_of(in_shape(given, ports, shape) if others else given, ports)
@@ -85,7 +85,7 @@ def choose(
         require_telling(trial.wanted, "random inputs" if given is None else "the calibration inputs")
         assert len(trial.kept) == len(nodes), f"{len(nodes)} layers were asked about, {len(trial.kept)} have weights"
         for number, other in enumerate(others):
-            other.open(WeightTypes("float32", evaluate, offered=offered), nodes, given, Path(folder) / str(number))
+            other.open(WeightTypes("float32", evaluate, offered=offered, by_error=True), nodes, given, Path(folder) / str(number))
         # Layers with the same weights have one type.
         found_at: dict[tuple[int, ...], int] = {}
         which = [found_at.setdefault(tuple(at for *_, at in panels), len(found_at)) for panels in trial.kept]
@@ -95,7 +95,7 @@ def choose(
         fits: dict[str, list[bool]] = {}
         narrow, nowhere = [dtype for dtype in _NARROW if dtype in offered], [False] * len(nodes)
         for dtype in narrow:
-            types = WeightTypes(dtype, evaluate, offered=offered, values_only=True)
+            types = WeightTypes(dtype, evaluate, offered=offered, values_only=True, by_error=True)
             by_name = {name: array for name, array, _ in lower(types).weights}
             rounded[dtype] = [[by_name[name] for name, _, _ in panels] for panels in trial.kept]
             fits[dtype] = [types.fits[index] for index in own]

@@ -33,8 +33,8 @@ class WeightTypes:
     among them says that it has kernels for weights in blocks of inputs. With `values_only` weights are float32, with the values
     in their types, and weights that do not fit their type do not change. Layers that no pattern is for have the type `usual`,
     float32 where their weights do not fit; without `usual`, the one that loses nothing. `together` gives, of a type of weights in
-    blocks, that for dense layers which multiply activations in 8 bits, empty where there is none. Raises InputError for anything
-    but a type.
+    blocks, that for dense layers which multiply activations in 8 bits, empty where there is none. With `by_error` types are
+    chosen by errors of layers, and products of integers stay such whatever the types. Raises InputError for anything but a type.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class WeightTypes:
         values_only: bool = False,
         usual: str | None = None,
         together: Callable[[str], str] = lambda kept: "",
+        by_error: bool = False,
     ) -> None:
         if wish is None:
             wish = {}
@@ -65,7 +66,7 @@ class WeightTypes:
         self._offered = offered
         self._known: dict[tuple, object] = {}
         self._misfit: InputError | None = None
-        self._values_only, self._usual, self._together = values_only, usual, together
+        self._values_only, self._usual, self._together, self._by_error = values_only, usual, together, by_error
         self.nodes: list[str | None] = []  # of the layers that were asked about, in that order
         self.fits: list[bool] = []  # whether the weights of each are in the range of their type
         self.multiplies_bytes = False  # whether a layer multiplies activations in 8 bits
@@ -73,22 +74,33 @@ class WeightTypes:
 
     def of(self, names: Sequence[str], weight: KeptWeight) -> str:
         """The type for a layer of variables with these names; a WeightType of the passes."""
+        if weight.asked_again:
+            return self._naturally(weight) if self._by_error else self._wished(names, weight)[1]
+        return self._noted(names, weight)
+
+    def _noted(self, names: Sequence[str], weight: KeptWeight) -> str:
+        """As `of`, for a layer that is not asked about again."""
         nodes = [node for node in map(node_name, names) if node is not None]
         self.nodes.append(nodes[0] if nodes else None)
         self._asked.append(weight)
         self._nodes.update(dict.fromkeys(nodes[:1]))
-        found = None
-        for pattern, kind in self._rules.items():
-            if pattern == _EVERY or any(fnmatchcase(node, pattern) for node in nodes):
-                self._unmatched.discard(pattern)
-                found = kind
-        kept = self._otherwise(weight) if found is None else self._fitting(names, weight, found)
+        found, kept = self._wished(names, weight)
         if found == INT4 and kept == INT4:
             kept = self._in_four_bits(weight)
         self.fits.append(found is None or kept == found or (found == INT4 and blocks_of(kept) is not None))
         if weight.multiplies_blocks and (together := self._together(kept)):
             kept, self.multiplies_bytes = together, True
         return VALUES_OF + kept if self._values_only and kept != "float32" else kept
+
+    def _wished(self, names: Sequence[str], weight: KeptWeight) -> tuple[str | None, str]:
+        """The type that a pattern asks for, and the type for the layer, without its blocks."""
+        nodes = [node for node in map(node_name, names) if node is not None]
+        found = None
+        for pattern, kind in self._rules.items():
+            if pattern == _EVERY or any(fnmatchcase(node, pattern) for node in nodes):
+                self._unmatched.discard(pattern)
+                found = kind
+        return found, self._otherwise(weight) if found is None else self._fitting(names, weight, found)
 
     def _otherwise(self, weight: KeptWeight) -> str:
         """The type for a layer that no pattern is for; weights in blocks of inputs stay in these."""
@@ -174,10 +186,10 @@ class TypesInOrder(WeightTypes):
     """Types that were chosen for all layers, in the order in which passes ask for them."""
 
     def __init__(self, types: Sequence[str], evaluate: Evaluate, offered: Collection[str] = ALL_TYPES) -> None:
-        super().__init__("float32", evaluate, offered=offered)
+        super().__init__("float32", evaluate, offered=offered, by_error=True)
         self._left = iter(types)
 
-    def of(self, names: Sequence[str], weight: KeptWeight) -> str:
+    def _noted(self, names: Sequence[str], weight: KeptWeight) -> str:
         self.nodes.append(next(filter(None, map(node_name, names)), None))
         kept = next(self._left, "float32")  # of a shape with more layers, which is refused by its nodes
         return self._in_four_bits(weight) if kept == INT4 else kept

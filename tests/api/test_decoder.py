@@ -89,7 +89,7 @@ def test_wrong_arguments(session, library):
     refused(api.INPUT, "decode", session, 0, None, 1, None, None, says='"tokens" is NULL')
     refused(api.INPUT, "decode", session, 0, numbers([-1]), 1, None, None, says="not -1")
     refused(api.INPUT, "describe_decoder", session, None, says='"info" is NULL')
-    refused(api.CLOSED, "decode", c_void_p(77), 0, one, 1, None, None)
+    refused(api.CLOSED, "decode", c_void_p(2**40), 0, one, 1, None, None)
     other = api.opened(library)
     for name, *arguments in (("decode", 0, one, 1, None, None), ("describe_decoder", byref(api.DecoderInfo()))):
         refused(api.UNSUPPORTED, name, other, *arguments, says='it is not known what the decoder\'s input "x" is')

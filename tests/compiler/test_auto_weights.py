@@ -90,6 +90,33 @@ def test_auto_is_never_larger_than_what_loses_nothing(tmp_path):
     assert record.nbytes == record.float32_nbytes // 2 and record.error <= 1e-6
 
 
+def products_of_integers() -> onnx.ModelProto:
+    """Two dense layers, quantised as ONNX Runtime's quantize_dynamic does."""
+    rng, given, nodes, x = np.random.default_rng(1), {}, [], "x"
+    for i, (depth, width) in enumerate([(32, 48), (48, 16)]):
+        given |= {f"w{i}": rng.integers(-100, 100, (depth, width), np.int8), f"s{i}": np.full(width, 0.01, np.float32)}
+        nodes += [
+            helper.make_node("DynamicQuantizeLinear", [x], [f"q{i}", f"sx{i}", f"z{i}"]),
+            helper.make_node("MatMulInteger", [f"q{i}", f"w{i}", f"z{i}"], [f"p{i}"], f"/dense{i}"),
+            helper.make_node("Cast", [f"p{i}"], [f"c{i}"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Mul", [f"sx{i}", f"s{i}"], [f"f{i}"]),
+            helper.make_node("Mul", [f"c{i}", f"f{i}"], [f"y{i}"]),
+        ]
+        x = f"y{i}"
+    return model(nodes, {"x": (3, 32)}, [x], given)
+
+
+@pytest.mark.parametrize("options", [{"weights": "auto"}, {"arithmetic": "auto"}], ids=["weights", "arithmetic"])
+def test_auto_of_products_of_integers(options):
+    """Their layers are asked about once, and stay products of integers, which lose nothing."""
+    target = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76" if "arithmetic" in options else "native"
+    artifact = planned(products_of_integers(), target, threads=1, kernels="smallest", max_error=1e-3, **options)
+    assert [layer.op for layer in artifact.layers if layer.op == "matmul"] == ["matmul"] * 2
+    if "weights" in options:
+        record = weight_errors.read(artifact)
+        assert record.error <= 1e-3 and record.nbytes * 3.5 < record.float32_nbytes
+
+
 def test_auto_takes_what_a_type_does_not_have_in_another(tmp_path):
     given = weights()
     given["head"][3, 4] = 1e5

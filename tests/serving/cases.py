@@ -80,7 +80,7 @@ def _try(
     operation: Any, mode: GenerationMode, cases: int, headers: dict[str, str], models: dict[str, dict], texts: list[str],
     counts: Counter,
 ) -> None:  # fmt: skip
-    @settings(max_examples=cases, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=cases, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(
         operation.as_strategy(generation_mode=mode), st.sampled_from(sorted(models)), st.booleans(), st.booleans(),
         st.integers(0), st.sampled_from(texts or [""]), _SOME,
@@ -130,6 +130,8 @@ def main() -> None:
     parser.add_argument("--budget", default="200MB")
     parser.add_argument("--cases", type=int, default=5000)
     asked = parser.parse_args()
+    settings.register_profile("command", database=None, deadline=None)
+    settings.load_profile("command")
     with Server(*asked.libraries, "--budget", asked.budget) as server:
         made = try_all(server.url, asked.cases)
         alive = server.process.poll() is None and server.client.get("/v2/health/ready").status_code == 200
