@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 from flexcomp.generation.decoder import Decoder
 from flexcomp.generation.lookup import PromptLookup
-from flexcomp.runtime import RungInfo
 
 _HARDLY = 0.5  # of an inference for one token: what one with drafts may take more
 _LOST = 0.03  # of a reply's inferences without drafts: what drafts may lose in all
@@ -44,8 +43,8 @@ class Speculation:
         if not sizes:
             return 1, []
         drafts = self._lookup.propose(sequence, min(most, sizes[-1]) - 1)
-        if not drafts and (self._before == 1 or not self._least().streamed_bytes):
-            return 1, []  # where nothing is read again a larger shape is left at once
+        if self._before == 1 and not drafts:
+            return 1, []
         allowed = {size: time for size, time in self._times(sizes).items() if self._pays(time, bool(drafts))}
         if not allowed:
             return 1, []
@@ -57,17 +56,13 @@ class Speculation:
         """What an inference of each size takes more than one for one token, where that is little, or drafts were asked for."""
         if not self._pays(0.0, has_drafts=True):
             return {}
-        rungs, least = self._decoder.rungs(), self._least()
+        rungs = self._decoder.rungs()
+        least = rungs[min(rungs)]
         if not self._wanted and (1 not in rungs or not least.streamed_bytes):
             return {}
         self._read = self._bytes_read()
         more = {size: max(rungs[size].predicted_ms / least.predicted_ms - 1, 0.0) for size in sizes}
         return {size: time for size, time in more.items() if time <= (math.inf if self._wanted else _HARDLY)}
-
-    def _least(self) -> RungInfo:
-        """The plan of the shape for the fewest tokens."""
-        rungs = self._decoder.rungs()
-        return rungs[min(rungs)]
 
     def _pays(self, time: float, has_drafts: bool) -> bool:
         """Whether there is enough for it. A shape is left once in any case, after the prompt, but entered for drafts alone."""

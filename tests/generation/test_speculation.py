@@ -90,7 +90,6 @@ class Decoder:
         self.times = dict(zip((1, 8), times, strict=True))
         self.session = SimpleNamespace(stats=lambda: {"total_bytes_read": self.total})
         self.total = 0
-        self.sizes: list[int] = []  # of inferences
 
     def turn_to(self, owner, sequence, encoded=None):
         pass
@@ -107,7 +106,6 @@ class Decoder:
         self.total += self.read[size] + more
         self.time += self.times[size] + more / max(self.read[1], 1)
         self.tokens, self.size = list(sequence), size
-        self.sizes.append(size)
         text = [*sequence, *drafts]
         return np.array([self.rows(text[: len(sequence) + i]) for i in range(len(drafts) + 1)])
 
@@ -189,15 +187,6 @@ def test_drafts_that_are_asked_for_end_where_they_do_not_pay(change, read):
     reply_of(plain, [0, 1, 2, 3, 4], 300, GREEDY, False)
     reply_of(tried, [0, 1, 2, 3, 4], 300, GREEDY, True)
     assert plain.time >= 1.5 * tried.time
-
-
-@pytest.mark.parametrize("wanted", [None, True])
-def test_the_shape_of_a_prompt_is_left_at_once_where_all_weights_are_resident(wanted):
-    """Though the plans say that it takes no longer."""
-    plain, tried = (Decoder(lambda text: np.eye(999)[len(text)], read=(0, 0)) for _ in range(2))
-    for decoder, asked in ((plain, False), (tried, wanted)):
-        reply_of(decoder, [0, 1, 2, 3], 20, GREEDY, asked)
-    assert tried.sizes == plain.sizes == [8, *[1] * 19]
 
 
 def test_nothing_is_tried_where_all_weights_are_resident():
