@@ -192,7 +192,7 @@ def test_a_dynamic_axis_needs_a_shape(cli, tmp_path):
 
 def test_pads(cli, tmp_path):
     onnx.save(padded.masked_encoder(), tmp_path / "masked.onnx")
-    options = ["--threads", "1", "--no-probe", "--input", "ids:1,n", "--input", "mask:1,n", "--shape", "n=6"]
+    options = ["--threads", "1", "--no-probe", "--input", "ids:1,n", "--input", "mask:1,n", "--shape", "n=24"]
     done = cli("build", tmp_path / "masked.onnx", "-o", tmp_path / "m.so", *options, "--pad", "ids=0", "--pad", "mask=0")
     assert done.returncode == 0, done.stderr
     with flexcomp.load(tmp_path / "m.so") as session:
