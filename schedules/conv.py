@@ -23,7 +23,7 @@ pointwise convolutions are the case without neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -121,6 +121,7 @@ class DirectEmitter:
     """Loops over tasks, rows and tiles; `_tile` emits a tile."""
 
     multiplies_pairs = True  # of bfloat16, two input channels at a time
+    scratch: Sequence[tuple[int, ...]] = ()  # shapes, of float32
 
     def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int) -> None:
         assert not spec.pointwise or spec.batch == spec.height == 1, "a pointwise convolution is seen as one row"
@@ -184,7 +185,7 @@ class DirectEmitter:
 
     def prim_func(self) -> tirx.PrimFunc:
         # Accumulators are in registers either way: LLVM's promise that buffers are distinct gains nothing here.
-        return layer_function(self.declared, self.panel, self._body, in_place=self.spec.tensors > 0)
+        return layer_function(self.declared, self.panel, self._body, self.scratch, in_place=self.spec.tensors > 0)
 
     def _body(self, given: Operands) -> None:
         self.x, self.w, self.y, self.tensors = given.x, given.panel, given.y, given.tensors

@@ -22,7 +22,7 @@ from tvm.script.ir_builder import tirx as T
 from .conv import UNROLL_CHANNELS, DirectEmitter, as_row
 from .tiles.blocks import blocks_of
 from .tiles.emit import PARALLEL_FLOPS, in_slots, vector, zero
-from .tiles.layer_function import Operands, layer_function
+from .tiles.layer_function import Operands
 from .tiles.spec import ConvSpec
 from .tiles.taps import Taps
 from .tiles.tile import Tile
@@ -102,14 +102,10 @@ def kernel(way: Widened, vector_width: int) -> tirx.PrimFunc:
 class _Emitter(DirectEmitter):
     def __init__(self, way: Widened, vector_width: int) -> None:
         super().__init__(way.spec, as_row(way.spec), way.tile, vector_width, way.threads)
-        self.way = way
+        self.way, self.scratch = way, way.scratch
         # Groups are as even as can be: none has so few tiles that widening shows.
         most = math.ceil(self.units / self.parts)
         self.group = math.ceil(most / math.ceil(most / way.group))
-
-    def prim_func(self) -> tirx.PrimFunc:
-        in_place = self.spec.tensors > 0
-        return layer_function(self.declared, self.panel, self._body, self.way.scratch, in_place=in_place)
 
     def _body(self, given: Operands) -> None:
         self.wide, self.sums = (*given.scratch, None)[:2]

@@ -35,7 +35,7 @@ def main() -> None:
             answer = {"error": f"takes more than {_MOST_MEMORY >> 20} MiB of memory: correct it"}
         except RecursionError:
             answer = {"error": "calls itself without end: correct it"}
-        except Exception as error:
+        except Exception as error:  # whatever a template raises is an answer: the process serves the next messages
             answer = {"error": f"refuses the messages: {str(error)[:2000]}"}
         _write(json.dumps(answer).encode())
 
@@ -71,7 +71,7 @@ def _read() -> bytes:
 
 
 def _exactly(nbytes: int) -> bytes:
-    """None if the other end is closed before."""
+    """So many bytes; none if the other end is closed before."""
     found = bytearray()
     while len(found) < nbytes:
         if not (more := os.read(0, nbytes - len(found))):

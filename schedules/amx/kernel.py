@@ -20,7 +20,7 @@ from tvm.script.ir_builder import tirx as T
 from ..conv import PAIR, DirectEmitter
 from ..tiles import amx
 from ..tiles.emit import Accumulators, in_slots, maybe_serial, vector
-from ..tiles.layer_function import Operands, layer_function
+from ..tiles.layer_function import Operands
 from ..tiles.packed_rows import pack_rows
 from ..tiles.rows import cover, for_each_vector
 from .ways import Amx
@@ -41,12 +41,8 @@ def kernel(way: Amx, vector_width: int) -> tirx.PrimFunc:
 class _Emitter(DirectEmitter):
     def __init__(self, way: Amx, vector_width: int) -> None:
         super().__init__(way.spec, way.seen, way.tile, vector_width, way.slots)
-        self.way, self.units, self.parts = way, way.units, way.parts
+        self.way, self.units, self.parts, self.scratch = way, way.units, way.parts, way.scratch
         self.wide = [min(amx.ROWS, way.block - start) for start in range(0, way.block, amx.ROWS)]
-
-    def prim_func(self) -> tirx.PrimFunc:
-        in_place = self.spec.tensors > 0
-        return layer_function(self.declared, self.panel, self._body, self.way.scratch, in_place=in_place)
 
     def _body(self, given: Operands) -> None:
         way, (self.room,) = self.way, given.scratch

@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 from ..conv import DirectEmitter
 from ..tiles import lane
 from ..tiles.emit import Accumulators, in_slots, maybe_serial, spread, vector
-from ..tiles.layer_function import Operands, layer_function
+from ..tiles.layer_function import Operands
 from ..tiles.packed_rows import pack_rows
 from ..tiles.rows import cover, for_each_vector
 from ..tiles.taps import Taps
@@ -35,13 +35,9 @@ def kernel(way: Integer, vector_width: int) -> tirx.PrimFunc:
 class _Emitter(DirectEmitter):
     def __init__(self, way: Integer, vector_width: int) -> None:
         super().__init__(way.spec, way.seen, way.tile, vector_width, way.slots)
-        self.way, self.panel, self.parts = way, way.panel, way.parts
+        self.way, self.panel, self.parts, self.scratch = way, way.panel, way.parts, way.scratch
         self.dots = way.dots
         self.fetches_weights = way.is_flat and way.seen.out_width == 1
-
-    def prim_func(self) -> tirx.PrimFunc:
-        in_place = self.spec.tensors > 0
-        return layer_function(self.declared, self.panel, self._body, self.way.scratch, in_place=in_place)
 
     def _body(self, given: Operands) -> None:
         (room,) = given.scratch
