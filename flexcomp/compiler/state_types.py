@@ -60,9 +60,11 @@ class StateTypes:
             raise InputError(f"state_type: a GPU computes ({target}), whose kernels read states in float32: leave it out")
         if "float16" in wish.values() and not target.converts_float16:
             raise InputError(f"state_type='float16': the target cannot widen float16 (x86 needs F16C): {target}")
+        if wish and not state:
+            raise InputError("state_type is for states, and the network has none: name its caches by state=, or leave it out")
         for pattern in wish:
             if not any(fnmatchcase(read, pattern) for read in state.values()):
-                raise InputError(f"state_type: no state is called {pattern!r}; there are {', '.join(state.values()) or 'none'}")
+                raise InputError(f"state_type: no state is called {pattern!r}; there are {', '.join(state.values())}")
         self.slots: list[StateSlot] = []
         params = imported.mod["main"].params
         for made, read in state.items():

@@ -189,3 +189,8 @@ def test_states_that_more_than_attention_reads_keep_their_type(caplog):
 def test_types_that_there_are_not(kind, reason):
     with pytest.raises(InputError, match=f"state_type.*{reason}"):
         flexcomp.build(test_caches.decoder(1), state=test_caches.CACHES, state_type=kind, **OPTIONS)
+
+
+def test_a_network_without_states():
+    with pytest.raises(InputError, match="the network has none: name its caches by state="):
+        flexcomp.build(test_caches.decoder(1), state_type="int8", **OPTIONS)
