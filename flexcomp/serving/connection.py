@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
+import anyio
 import httptools
 from starlette.types import ASGIApp, Scope
 
@@ -348,9 +349,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._awaited = True
         try:
-            await asyncio.wait_for(self.drained(), within_s)
-        except asyncio.TimeoutError:
-            self.abort()
+            with anyio.move_on_after(within_s) as waiting:  # `asyncio.wait_for` loses cancels before Python 3.12
+                await self.drained()
+            if waiting.cancelled_caught:
+                self.abort()
         finally:
             self._awaited = False
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import anyio
 from fastapi import FastAPI, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -162,12 +163,11 @@ class Completions:
                 headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 body = answered.first() + body
-            # A client that takes nothing for so long loses the connection.
-            sending = send({"type": "http.response.body", "body": body, "more_body": more})
-            try:
-                await asyncio.wait_for(sending, self._service.within_s)
-            except asyncio.TimeoutError:
-                raise ClientDisconnect from None
+            # `asyncio.wait_for` loses cancels before Python 3.12: a reply whose client has gone would be waited for.
+            with anyio.move_on_after(self._service.within_s) as sending:
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+            if sending.cancelled_caught:  # a client that takes nothing for so long loses the connection
+                raise ClientDisconnect
 
         try:
             async for piece, count in said.pieces():
