@@ -28,7 +28,7 @@ import onnxruntime
 import flexcomp
 from benchmarks.cgroup import memory_group
 from benchmarks.results import Results, Table, json_option
-from flexcomp.runtime import Session, parse_budget
+from flexcomp.runtime import Session, pool_bytes
 
 from .decoder import Sizes, Weights, write_gguf, write_onnx
 
@@ -169,7 +169,7 @@ def _compared(
         runs[said] = lambda session=session: by_us(session, sizes, prompt, given.tokens, given.chunk)
         limits[said] = nbytes
         if given.llama is not None:
-            said, limit = said.replace("flexcomp", "llama.cpp"), None if budget == "all" else nbytes + parse_budget(given.worker)
+            said, limit = said.replace("flexcomp", "llama.cpp"), None if budget == "all" else nbytes + pool_bytes(given.worker)
             runs[said] = lambda limit=limit: by_llama(
                 given.llama, library.with_name("decoder.gguf"), threads, sizes, given.prompt, given.tokens, limit
             )

@@ -13,7 +13,8 @@ import time
 import llama_cpp as llama
 
 path, threads, prompt, tokens, capacity, mmap = sys.argv[1], *map(int, sys.argv[2:])
-llama.llama_log_set(llama.llama_log_callback(lambda level, text, data: None), ctypes.c_void_p())
+silent = llama.llama_log_callback(lambda level, text, data: None)  # kept: ctypes frees what nobody names
+llama.llama_log_set(silent, ctypes.c_void_p())
 llama.llama_backend_init()
 of_model = llama.llama_model_default_params()
 of_model.load_mode = llama.LLAMA_LOAD_MODE_MMAP if mmap else llama.LLAMA_LOAD_MODE_NONE
