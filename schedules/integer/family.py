@@ -11,7 +11,7 @@ from ..row_bands import Bands, row_kernel
 from ..tiles.spec import ConvSpec
 from ..tiles.tile import Tile, VectorUnit
 from ..tiles.trials import tiles
-from . import kernel
+from . import kernel, valid
 from .ways import Integer, of_tile, ways
 
 
@@ -19,7 +19,9 @@ def candidate(way: Integer, unit: VectorUnit) -> Candidate:
     """The candidate that computes a layer in that way."""
     each = math.ceil(way.units / way.parts)
     rows = row_kernel(_BANDS, way.spec, unit.width, way.tile, (each, way.slots, way.instruction))
-    return of_way("integer", kernel, way, unit, rows=rows, in_place=way.spec.out_channels % way.tile.channels == 0)
+    told = (lambda: valid.kernel(way, unit.width)) if way.tells_rows else None
+    in_place = way.spec.out_channels % way.tile.channels == 0
+    return of_way("integer", kernel, way, unit, rows=rows, in_place=in_place, told=told, together=1 if way.tells_rows else 0)
 
 
 def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:

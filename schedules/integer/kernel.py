@@ -9,6 +9,8 @@ The loops are those of the direct convolution, but
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
@@ -29,10 +31,12 @@ def kernel(way: Integer, vector_width: int) -> tirx.PrimFunc:
 
     packed is scratch of the shape `way.scratch`.
     """
-    return _Emitter(way, vector_width).prim_func()
+    return Emitter(way, vector_width).prim_func()
 
 
-class _Emitter(DirectEmitter):
+class Emitter(DirectEmitter):
+    """Loops over tasks, of which each part's first one packs its input."""
+
     def __init__(self, way: Integer, vector_width: int) -> None:
         super().__init__(way.spec, way.seen, way.tile, vector_width, way.slots)
         self.way, self.panel, self.parts, self.scratch = way, way.panel, way.parts, way.scratch
@@ -45,7 +49,10 @@ class _Emitter(DirectEmitter):
         super()._body(given)
 
     def _tasks(self, first, count) -> None:
-        tasks = count * (self.spec.batch * self.parts)
+        self._share(count * (self.spec.batch * self.parts), first, count)
+
+    def _share(self, tasks, first, count) -> None:
+        """The slots' shares of so many tasks."""
         with in_slots(tasks, self.way.slots) as (task, slot):
             self.slot_at = slot * (self.way.room // self.dots.itemsize)
             # The slot's first task may begin in the middle of a part.
@@ -61,18 +68,26 @@ class _Emitter(DirectEmitter):
 
     def _units(self, low, size) -> None:
         start = T.bind(self._first(low))
-        with T.If(self.begins), T.Then():
-            self.offset = T.bind(self.w.offset(self.panel_at))
+
+        def pack() -> None:
             if self.way.is_flat:
                 self._pack_pixels(start, self._first(low + size) - start)
-            else:
-                seen = self.spec
-                reach = (seen.kernel[0] - 1) * seen.dilation[0] + 1
-                rows = start, (size - 1) * seen.stride[0] + reach
-                pack_rows(self.declared, seen, self.image, rows, self.slot_at, self._pack, self._fill)
+                return
+            seen = self.spec
+            reach = (seen.kernel[0] - 1) * seen.dilation[0] + 1
+            rows = start, (size - 1) * seen.stride[0] + reach
+            pack_rows(self.declared, seen, self.image, rows, self.slot_at, self._pack, self._fill)
+
+        self._pack_part(start, pack)
+        super()._units(low, size)
+
+    def _pack_part(self, start, pack: Callable[[], None]) -> None:
+        """Before the first block of a part `pack` packs its input, whose first row, or pixel, is `start`."""
+        with T.If(self.begins), T.Then():
+            self.offset = T.bind(self.w.offset(self.panel_at))
+            pack()
         # Where pixel 0 of the image would lie.
         self.packed_at = self.slot_at - start * (self.spec.in_channels * (1 if self.way.is_flat else self.spec.width))
-        super()._units(low, size)
 
     def _first(self, unit):
         """The first row of the packed input that a unit reads, or its first pixel."""

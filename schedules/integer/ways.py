@@ -88,6 +88,11 @@ class Integer:
         return _is_flat(self.spec)
 
     @property
+    def tells_rows(self) -> bool:
+        """Whether a kernel can be told how many pixels are valid."""
+        return self.is_flat
+
+    @property
     def runs(self) -> int:
         """Parts of a reduction that lie together in the packed input: kernel rows, or taps where these lie apart."""
         return runs_of(self.spec, self.dots.together)[0]

@@ -125,9 +125,14 @@ def conditions(expr: ir.Expr) -> list[ir.Expr]:
 
 
 def has_wide_types(nest: Nest, machine: Machine) -> bool:
-    """Whether only numbers are read and written that vectors hold as they are: others are left to LLVM's own vectoriser."""
+    """Whether only numbers are read and written that vectors hold as they are, and bytes that are made of float32 or become it.
+
+    Others are left to LLVM's own vectoriser, which has more bytes in a vector, but rounds to bytes one by one.
+    """
     types = {nest.buffer.dtype} | {load.ty.dtype for expr in nest.expressions for load in loads(expr)}
-    known = ("float32", "int32", "float64", "int64", "uint32", *([machine.half] if machine.half else []))
+    known = ["float32", "int32", "float64", "int64", "uint32", *([machine.half] if machine.half else [])]
+    if "float32" in types:
+        known += ["uint8", "int8"]
     return all(dtype in known for dtype in types)
 
 

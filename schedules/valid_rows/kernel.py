@@ -18,14 +18,17 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
 from .accesses import Quotient, UnknownError, read
 from .bounds import Bound, End, aligned, bounds, reads_own_rows
 
-# Shorter rows are computed no slower than they are filled with zeros. Masks have rows of one element, and must be whole.
-_LEAST_ELEMENTS = 16
+# Shorter rows are computed no slower than they are filled with zeros. Masks have rows of one element, or are bool, and must be
+# whole.
+_LEAST_NBYTES = 64
+_KINDS = ("float32", "uint8", "int8")
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ def by_rows(
     of = {params[position]: elements(params[position]) // rows for position in operands}
     if not declared and {result for bound in loops for result in aligned(found, bound, row, of)} != set(row):
         return None
-    worth = loops and all(str(one.dtype) == "float32" and row[one] >= _LEAST_ELEMENTS for one in row)
+    kinds = {one: str(one.dtype) for one in row}
+    worth = loops and all(kinds[one] in _KINDS and row[one] * np.dtype(kinds[one]).itemsize >= _LEAST_NBYTES for one in row)
     if not worth:
         return ByRows(None)
     return ByRows(with_zeros(bounded(kernel, loops, rows, max(results) + 1), rows, results, blocks))

@@ -65,6 +65,18 @@ def test_a_loop_over_rows_ends_and_zeros_follow():
         assert [one for one in found if one.isdigit()] == inner
 
 
+@pytest.mark.parametrize(("dtype", "width", "ends"), [("uint8", 64, True), ("int8", 16, False), ("bool", 64, False)])
+def test_rows_of_bytes_end_where_they_are_no_mask(dtype, width, ends):
+    """Zeros in a mask hide; rows of 16 bytes are written as fast as zeros."""
+    with IRBuilder() as builder:
+        with T.prim_func():
+            T.func_name("main")
+            x, y = T.arg("x", T.buffer((ROWS, width), "float32")), T.arg("y", T.buffer((ROWS, width), dtype))
+            with T.serial(ROWS) as i, T.serial(width) as j:
+                T.buffer_store(y, tirx.Cast(dtype, x[i, j]), [i, j])
+    assert (bounded(builder.get()).kernel is not None) == ends
+
+
 def both_halves(x, y):
     with T.serial(ROWS // 2) as i, T.serial(WIDTH) as j:
         for row in (i + ROWS // 2, i):

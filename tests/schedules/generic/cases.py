@@ -59,6 +59,7 @@ CASES = {
     "sum_of_chosen": (sum_of_chosen, ((67,), "int32"), ((67,), "int32")),
     "cast_to_int": (lambda x: op.astype(x, "int64"), (3, 70)),
     "cast_from_int": (lambda x: op.astype(x, FLOAT), ((3, 70), "uint8")),
+    "quantize": (lambda x, s: op.astype(op.clip(op.round(op.divide(x, s)), 0, 255), "uint8"), (3, 70), ()),
     "softmax_last": (lambda x: nn.softmax(x, axis=-1), (1, 3, 19, 197)),
     "softmax_middle": (lambda x: nn.softmax(x, axis=1), (1, 19, 33, 7)),
     "log_softmax": (lambda x: nn.log_softmax(x, axis=-1), (17, 40)),

@@ -105,6 +105,14 @@ def test_only_sums_of_short_terms_are_computed_several_at_once(steps, at_once):
     assert ("registers = T.alloc_buffer((8,))" in generic.schedule(function, Machine()).func.script()) == at_once
 
 
+def test_floats_are_rounded_to_bytes_in_vectors_and_bytes_are_left_to_llvm():
+    """It rounds them one by one: 12 times the time. Bytes alone it puts into wider vectors than these."""
+    function, bytes_ = legalised(*CASES["quantize"])[0], tvm.te.placeholder((640,), "uint8", name="bytes")
+    doubled = tvm.te.create_prim_func([bytes_, tvm.te.compute((640,), lambda i: bytes_[i] + bytes_[i])])
+    assert "T.vectorized" in generic.schedule(function, Machine(16, 1)).func.script()
+    assert "T.vectorized" not in generic.schedule(doubled, Machine(16, 1)).func.script()
+
+
 def test_every_kernel_passes_the_audit():
     for name in ("softmax_middle", "conv2d", "argmax", "transpose_inner"):
         audit.check(scheduled_case(name).func, TVM_TARGET)

@@ -101,6 +101,40 @@ def check(spec: ConvSpec, way: integer.Integer, candidate: Candidate, kernel, rn
         np.testing.assert_array_equal(result.numpy(), y, err_msg=f"{spec} {candidate}")
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_kernels_that_are_told_compute_the_valid_pixels_alone(threads):
+    """None that is not packed, whatever tiles and parts fit the whole; strides gather, and results may replace a tensor."""
+    rng = np.random.default_rng(5)
+    unit = replace(UNITS[RUNNABLE[0]], threads=threads)
+    layers = [
+        ConvSpec(1, 1, 64, 40, 96), ConvSpec(1, 1, 53, 40, 100), ConvSpec(2, 7, 5, 30, 20, stride=(2, 3)),
+        ConvSpec(1, 1, 300, 768, 256),
+    ]  # fmt: skip
+    cases = [way for spec in layers for way in integer.ways(of_integers(replace(spec, epilogue=RESIDUAL)), unit)]
+    assert {way.parts == 1 for way in cases} == {True, False}
+    made = [integer_candidate(way, unit) for way in cases]
+    compiled = library({f"kernel_{i}": candidate.told() for i, candidate in enumerate(made)}, NATIVE)
+    for i, (way, candidate) in enumerate(zip(cases, made, strict=True)):
+        spec, panel = way.spec, candidate.panel
+        x = rng.integers(-100, 156, (spec.batch, spec.height, spec.width, spec.in_channels)).astype("f4")
+        w = rng.integers(-128, 128, (spec.out_channels, *spec.kernel, spec.group_in)).astype("f4")
+        w[:: 2, 0, 0], w[1:: 2, 0, 0] = -128, 127
+        bias, tensor = (rng.integers(-1000, 1000, shape).astype("f4") for shape in (spec.out_channels, spec.out_shape))
+        expected = EPILOGUES[RESIDUAL](conv2d(spec, x, w, bias).astype("f4"), tensor, 0).reshape(-1, spec.out_channels)
+        packed = pack(panel, in_runs(spec, w, panel), bias, [], least=-100)
+        pixels = len(expected)
+        for valid in sorted({-1, 0, 1, 2, 3, 7, 17, pixels // 2, pixels - 1, pixels, pixels + 9}):
+            y = tensor.copy() if candidate.in_place else np.full_like(tensor, np.nan)
+            result, scratch = tvm.runtime.tensor(y), [Guarded(shape) for shape in candidate.scratch]
+            residual = result if candidate.in_place else tvm.runtime.tensor(tensor)
+            given = [tvm.runtime.tensor(x), residual, tvm.runtime.tensor(packed)]
+            compiled[f"kernel_{i}"](*given, 0, panel.blocks, result, valid, *(one.inside for one in scratch))
+            assert all(one.is_untouched_outside() for one in scratch)
+            found, count = result.numpy().reshape(expected.shape), min(max(valid, 0), pixels)
+            np.testing.assert_array_equal(found[:count], expected[:count], err_msg=f"{candidate} {valid}")
+            np.testing.assert_array_equal(found[count:], y.reshape(expected.shape)[count:])
+
+
 def in_runs(spec: ConvSpec, w: np.ndarray, panel: Panel) -> np.ndarray:
     """Weights with zeros behind every run."""
     runs, run = integer.runs_of(spec, panel.together)
