@@ -17,6 +17,7 @@ from flexcomp.cli.common import (
     parse_pads,
     parse_shapes,
     parse_states,
+    parse_values,
     require_model,
 )
 from flexcomp.cli.names import BUDGETS, completed, known_option
@@ -85,6 +86,14 @@ def build(
             metavar="NAME=0",
             rich_help_panel="Model",
             help="Sessions pad this input with this number, up to the next extent of --shape. Refused if outputs change.",
+        ),
+    ] = None,
+    input_value: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=16000",
+            rich_help_panel="Model",
+            help="The value of this input in all inferences: a constant of the library.",
         ),
     ] = None,
     profile: Annotated[
@@ -194,6 +203,7 @@ def build(
     inputs = parse_shapes(input or [], extents)
     pads = parse_pads(pad or [])
     states = parse_states(state or [])
+    values = parse_values(input_value or [])
     types = weight_types(weights or [])
     state_types = types_by_pattern(state_type or [], STATE_TYPES, "--state-type")
     if output.suffix not in (".so", ".o"):
@@ -258,6 +268,7 @@ def build(
                 budget=budget,
                 input_shapes=inputs or None,
                 shapes=extents or None,
+                input_values=values or None,
                 pad=pads or None,
                 threads=threads,
                 strategy=strategy,

@@ -219,6 +219,33 @@ def parse_pads(options: list[str]) -> dict[str, int | float]:
     return found
 
 
+def parse_values(options: list[str]) -> dict[str, list | int | float | bool]:
+    """Read `NAME=16000` options, with commas between several numbers."""
+    words: dict[str, bool] = {"true": True, "false": False}
+    found: dict[str, list | int | float | bool] = {}
+
+    def number(text: str) -> int | float | bool:
+        if text.lower() in words:
+            return words[text.lower()]
+        try:
+            return int(text)
+        except ValueError:
+            return float(text)
+
+    for option in options:
+        name, _, text = option.rpartition("=")
+        try:
+            values = [number(one) for one in text.split(",")] if name else []
+        except ValueError:
+            values = []
+        if not values:
+            raise typer.BadParameter(f"'{option}' is not NAME=16000", param_hint="'--input-value'")
+        if name in found:
+            raise typer.BadParameter(f"the input '{name}' is given twice", param_hint="'--input-value'")
+        found[name] = values[0] if len(values) == 1 else values
+    return found
+
+
 def parse_states(options: list[str]) -> dict[str, str]:
     """Read `OUTPUT=INPUT` options."""
     pairs: dict[str, str] = {}

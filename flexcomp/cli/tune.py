@@ -11,7 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, finite, parse_extents, parse_shapes, require_model
+from flexcomp.cli.common import (
+    CANNOT_BUILD,
+    exit_on_error,
+    finite,
+    parse_extents,
+    parse_shapes,
+    parse_values,
+    require_model,
+)
 from flexcomp.cli.operator_options import Operators, custom_operators
 from flexcomp.cli.rpc_options import Rpc, RpcKey, RpcTracker, RpcWaitMs, require_one_device
 from flexcomp.cli.supervise import last_words
@@ -32,6 +40,10 @@ def tune(
     shape: Annotated[
         list[str] | None, typer.Option(metavar="NAME=16,64", help="Extents of a name in --input, as for build.")
     ] = None,
+    input_value: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=16000", help="The value of this input in all inferences, as for build."),
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads, as for build.")] = None,
     operators: Operators = None,
     weights: Weights = None,
@@ -48,6 +60,7 @@ def tune(
     """Measure which kernels of MODEL are fastest, for builds."""
     extents = parse_extents(shape or [])
     inputs = parse_shapes(input or [], extents)
+    values = parse_values(input_value or [])
     types = weight_types(weights or [])
     if (rpc, rpc_tracker, rpc_key) != (None, None, None):
         require_one_device(rpc, rpc_tracker, rpc_key)
@@ -65,6 +78,7 @@ def tune(
                 trials=trials,
                 input_shapes=inputs or None,
                 shapes=extents or None,
+                input_values=values or None,
                 threads=threads,
                 address=rpc,
                 tracker=rpc_tracker,

@@ -84,6 +84,7 @@ def build(
     state: Mapping[str, str] | None = None,
     state_type: str | Mapping[str, str] | None = None,
     pad: Mapping[str, int | float] | None = None,
+    input_values: Mapping[str, Any] | None = None,
     tf32: bool = False,
     arithmetic: str = DEFAULT_ARITHMETIC,
     custom_operators: Sequence[CustomOperator] | None = None,
@@ -99,6 +100,7 @@ def build(
     `shapes`: for names in `input_shapes`, the extents that the library is built for: `{"n": [16, 64]}` with `{"x": (1, "n")}`;
     or a list of combinations, `[{"h": 32, "w": 64}]`.
     `pad`: numbers by input. A session pads inputs of other extents with them, if the build finds that outputs do not change.
+    `input_values`: numbers or arrays by input, `{"sr": 16000}`. These inputs are constants of the network.
     `state`: outputs that become inputs of the next inference, `{"h_out": "h_in"}`. A * on both sides stands for the same text:
     `{"present.*": "past_key_values.*"}`. An input with its own name stays as it is set. States are zeros at first. `run` neither
     takes nor returns them; `Session.state` does.
@@ -144,7 +146,8 @@ def build(
     options = options_of(
         input_shapes=input_shapes, shapes=shapes, params=params, threads=threads, kernels=kernels, profile=profile, tuning=tuning,
         cache=cache, weights=weights, max_error=max_error, calibration=calibration, probe=probe, store=store, state=state,
-        state_type=state_type, pad=pad, tf32=tf32, arithmetic=arithmetic, custom_operators=custom_operators,
+        state_type=state_type, pad=pad, input_values=input_values, tf32=tf32, arithmetic=arithmetic,
+        custom_operators=custom_operators,
     )  # fmt: skip
     compiling = KernelCompiler(KernelCache() if cache else None)
     with high_gc_threshold(), shown(progress, title_of(model)) as report, compiling as compiler:
@@ -201,7 +204,8 @@ def prepare_shapes(
     report("import", 0, len(declared))
     shapes, states = [], partial(written_out, changing(options.model.state))
     for done, shape in enumerate(declared, 1):
-        shapes.append(load_model(model, shape.inputs, options.model.params, options.model.custom_operators, states))
+        of = options.model
+        shapes.append(load_model(model, shape.inputs, of.params, of.custom_operators, states, of.input_values))
         report("import", done, len(declared))
     imported = shapes[0]
     for one in shapes:
@@ -331,7 +335,8 @@ def _padding(
         return None, {}
 
     def loaded(extents: Mapping[str, int]) -> Imported:
-        return load_model(model, shape_with(of.input_shapes, extents).inputs, of.params, of.custom_operators)
+        fixed = shape_with(of.input_shapes, extents).inputs
+        return load_model(model, fixed, of.params, of.custom_operators, values=of.input_values)
 
     def compiled(network: Imported, padded: PaddedRows | None, pads: Padding | None) -> tuple[Artifact, int]:
         types = WeightTypes("float32", partial(evaluate, weights=network.weights), offered=WEIGHT_DTYPES)

@@ -11,7 +11,7 @@ from flexcomp import plan
 from flexcomp.arguments import checked_flag, checked_name, checked_path
 from flexcomp.device import DeviceProfile, checked_threads, load_profile
 from flexcomp.errors import InputError
-from flexcomp.frontend import CustomOperator, checked_operators
+from flexcomp.frontend import CustomOperator, checked_operators, checked_values
 from flexcomp.runtime import Budget
 
 from .auto_weights import checked_max_error
@@ -46,12 +46,14 @@ class Model:
     state_type: str | Mapping[str, str] | None = None  # by patterns of inputs, once checked
     custom_operators: Sequence[CustomOperator] | None = None  # a tuple, once checked
     pad: Mapping[str, int | float] | None = None  # by input
+    input_values: Mapping[str, Any] | None = None  # arrays by input, once checked
     declared: tuple[DeclaredShape, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "custom_operators", checked_operators(self.custom_operators))
         object.__setattr__(self, "state", checked_state(self.state))
         object.__setattr__(self, "state_type", checked_state_types(self.state_type))
+        object.__setattr__(self, "input_values", checked_values(self.input_values))
         object.__setattr__(self, "declared", declared_shapes(self.input_shapes, self.shapes))
         object.__setattr__(self, "pad", checked_pad(self.pad, self.input_shapes, self.shapes))
 

@@ -4,6 +4,7 @@
     Loop(3, true, v; body), which never breaks    →  body(0, v), body(1, v₁), body(2, v₂)
     Loop(, true, v; body), until i = 1            →  body(0, v), body(1, v₁)
     If(true; a, b)                                →  a
+    If(c; a, b), c known in an inference only     →  Where(c, a, b), if both results have the same shapes
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ _SCANS_WITHOUT_BATCHES = 9  # opset from which on they have none
 _ENDLESS = 2**62  # iterations of a loop that only its condition ends
 
 
-def write_out(model: onnx.ModelProto, allowance: Allowance) -> bool:
+def write_out(model: onnx.ModelProto, allowance: Allowance, selects: bool = False) -> bool:
     """Write out control flow of the outermost graph whose course is known. Returns whether there was any. Changes `model`.
+
+    With `selects` the first If of any other condition becomes both of its branches.
 
     Raises UnsupportedModelError for control flow that would become larger than the allowance.
     """
     if not any(node.domain in DEFAULT and node.op_type in _WRITERS for node in model.graph.node):
         return False
-    writer = _Writer(model, allowance)
+    writer = _Writer(model, allowance, selects)
     nodes = [written for node in model.graph.node for written in writer.write(node)]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -40,8 +43,8 @@ def write_out(model: onnx.ModelProto, allowance: Allowance) -> bool:
 
 
 class _Writer:
-    def __init__(self, model: onnx.ModelProto, allowance: Allowance) -> None:
-        self.model, self.allowance = model, allowance
+    def __init__(self, model: onnx.ModelProto, allowance: Allowance, selects: bool) -> None:
+        self.model, self.allowance, self.selects = model, allowance, selects
         self.opset = next(o.version for o in model.opset_import if o.domain in DEFAULT)
         self.weights = {tensor.name: tensor for tensor in model.graph.initializer}
         self.types: Mapping[str, StaticType] = static_types(infer(model))
@@ -59,11 +62,40 @@ class _Writer:
     def _if(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
         condition = self._number(node, 0, "its condition")
         if condition is None:
-            return None
+            return self._both(node, attributes) if self.selects and not self.changed else None
         branch = attributes["then_branch" if condition.item() else "else_branch"]
         self._take(node, "a branch", 1, branch)
         nodes, results = self._copy(branch, [], _label(node))
         return nodes + [_identity(name, out) for name, out in zip(results, node.output, strict=True) if out]
+
+    def _both(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
+        """Both branches, and a choice of each result; None where shapes of results differ, or are not known."""
+        branches = [attributes["then_branch"], attributes["else_branch"]]
+        named = [(f"{_label(node)}/{way}", branch) for way, branch in zip(("then", "else"), branches, strict=True)]
+        before = len(self.constants)
+        copies = [self._copy(branch, [], label) for label, branch in named]
+        nodes = [one for copied, _ in copies for one in copied]
+        kinds = self._types_with(nodes)
+        pairs = list(zip(*(results for _, results in copies), strict=True))
+        if node.input[0] not in self.types or any(kinds.get(a, a) != kinds.get(b, b) for a, b in pairs):
+            del self.constants[before:]
+            return None
+        for branch in branches:
+            self._take(node, "a branch", 1, branch)
+        chosen = f"{_label(node)}/chosen"
+        none = self._constant(f"{chosen}/shape", np.empty(0, np.int64))
+        nodes.append(helper.make_node("Reshape", [node.input[0], none], [chosen], name=chosen))
+        for (a, b), out in zip(pairs, node.output, strict=True):
+            if out:
+                nodes.append(helper.make_node("Where", [chosen, a, b], [out], name=out))
+        return nodes
+
+    def _types_with(self, nodes: Sequence[onnx.NodeProto]) -> Mapping[str, StaticType]:
+        """The types of tensors once these nodes are in the graph."""
+        tried = onnx.ModelProto.FromString(self.model.SerializeToString())
+        tried.graph.node.extend(nodes)
+        tried.graph.initializer.extend(self.constants)
+        return static_types(infer(tried))
 
     def _loop(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
         body = attributes["body"]

@@ -21,10 +21,12 @@ def require_known_course(graph: onnx.GraphProto) -> None:
         if not inputs:
             raise UnsupportedModelError(f"{place}: it cannot be known what it runs: export the network without it")
         listed = " and ".join(map(repr, inputs))
-        course = "its condition" if node.op_type == "If" else "how often it runs"
+        is_if = node.op_type == "If"
+        course = "its condition" if is_if else "how often it runs"
+        why = ", for its branches have results of different shapes" if is_if else ""
         raise UnsupportedModelError(
-            f"{place}: {course} depends on the network's input {listed}, and must be known when the network is built: give the "
-            f"input {listed} a value, as an initialiser of that name"
+            f"{place}: {course} depends on the network's input {listed}, and must be known when the network is built{why}: "
+            f"give the input {listed} a value, input_values={{{inputs[0]!r}: …}}"
         )
 
 

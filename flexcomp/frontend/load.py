@@ -46,13 +46,14 @@ def load_model(
     params: Mapping[str, object] | Sequence[object] | None = None,
     operators: Sequence[CustomOperator] = (),
     states: States = lambda outputs: {},
+    values: Mapping[str, np.ndarray] | None = None,
 ) -> Imported:
     """Import a model.
 
     `input_shapes` fixes the shapes of ONNX inputs with dynamic axes, by input name. `params` are the
     weights of a Relax module: a list for main's last parameters, or a dict by parameter name; what
     `tvm.relax.frontend.detach_params` returns is understood too. `operators` are those that the user adds. `states` gives, of the
-    names of outputs, the inputs that outputs become: caches among them get a capacity.
+    names of outputs, the inputs that outputs become: caches among them get a capacity. Inputs with `values` become constants.
 
     Raises ModelError for a broken file, UnsupportedModelError for what cannot be compiled (operators,
     dynamic shapes), InputError for shapes or weights that do not fit the model.
@@ -63,11 +64,13 @@ def load_model(
             raise InputError("input_shapes is for ONNX models; a Relax module carries its shapes in main's parameters")
         if operators:
             raise InputError("custom_operators is for ONNX models; a Relax module calls its kernels itself")
+        if values:
+            raise InputError("input_values is for ONNX models; of a Relax module bind the parameters of main")
         imported = _load_relax(model, params)
     elif params is not None:
         raise InputError("params is for Relax modules; an ONNX model carries its weights itself")
     else:
-        imported = _load_onnx(model, shapes, operators, states)
+        imported = _load_onnx(model, shapes, operators, states, values or {})
     require_shapes(imported.mod, imported.input_names)
     _say_what_is_slow(imported.mod)
     return imported
@@ -98,10 +101,11 @@ def _load_onnx(
     input_shapes: Mapping[str, Sequence[int]],
     operators: Sequence[CustomOperator],
     states: States,
+    values: Mapping[str, np.ndarray],
 ) -> Imported:
     model = read_onnx(source, operators)
     with model.taught.registered():
-        model = simplify_onnx(model, input_shapes, states)
+        model = simplify_onnx(model, input_shapes, states, values)
         mod, params, input_names, output_names = convert_onnx(model)
     mod, weights = detach_weights(mod, params)
     return Imported(mod, weights, model.name, input_names, output_names, output_nodes(model.proto.graph))

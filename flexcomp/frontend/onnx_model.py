@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -28,6 +29,7 @@ from flexcomp.frontend.domains import DEFAULT, require_fixed, require_own_domain
 from flexcomp.frontend.dropouts import write_dropouts
 from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.external_data import constants_as_weights, external_tensors, hold, locations, read_external
+from flexcomp.frontend.fixed_inputs import fix_inputs
 from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.growing_caches import fit_growing_caches
@@ -204,13 +206,22 @@ def _outputs_declared(graph: onnx.GraphProto) -> Iterator[None]:
             output.type.CopyFrom(type_)
 
 
-def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]], states: States = lambda outputs: {}) -> OnnxModel:
+def simplify_onnx(
+    source: OnnxModel,
+    input_shapes: Mapping[str, Sequence[int]],
+    states: States = lambda outputs: {},
+    values: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> OnnxModel:
     """Give every input a static shape, then fold shape arithmetic and redundant nodes away. Changes `source.proto`.
 
     Of the large weights those that are read are left; inputs at the end of the graph stand in for them. `states` gives, of the
-    outputs' names, the inputs that outputs become.
+    outputs' names, the inputs that outputs become. Inputs with `values` are constants.
     """
-    model, large = source.proto, _without_defaults(source, input_shapes)
+    if both := [name for name in values if name in input_shapes]:
+        raise InputError(f"input_values gives {both[0]!r} a value, which has a shape of its own: leave it out of input_shapes")
+    large = {name: array for name, array in _without_defaults(source, {**input_shapes, **values}).items() if name not in values}
+    model = source.proto
+    fix_inputs(model, values)
     take_cache_branch(model, states([output.name for output in model.graph.output]).values())
     inputs = graph_inputs(model.graph, large)
     _fix_shapes(model.graph, inputs, input_shapes)
@@ -224,7 +235,11 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]], 
     model = expand_functions(widen(model), source.allowance)
     count_selected(model)
     fold_constants(model, source.allowance)
-    while write_out(model, source.allowance) or write_sequences(model, source.allowance):
+    while (
+        write_out(model, source.allowance)
+        or write_sequences(model, source.allowance)
+        or write_out(model, source.allowance, selects=True)
+    ):
         model = expand_functions(model, source.allowance)
         fold_constants(model, source.allowance)
     write_dropouts(model)

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import onnx
 import tvm
@@ -17,7 +18,7 @@ from flexcomp.arguments import checked_milliseconds, checked_number, checked_pat
 from flexcomp.compiler import Given, Weights, declared_shapes, linker_for, require_linker, types_of
 from flexcomp.device import CompileTarget, checked_threads, require_supported, resolve_target
 from flexcomp.errors import InputError, TargetError, TuningError
-from flexcomp.frontend import CustomOperator, checked_operators, load_model
+from flexcomp.frontend import CustomOperator, checked_operators, checked_values, load_model
 from flexcomp.profiling import Database, Record
 from flexcomp.program import WeightsDigest
 from flexcomp.renamed import Renamed, milliseconds, renamed
@@ -49,6 +50,7 @@ def tune(
     input_shapes: Mapping[str, Sequence[int | str]] | None = None,
     shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | None = None,
     params: Mapping[str, object] | Sequence[object] | None = None,
+    input_values: Mapping[str, Any] | None = None,
     threads: int | None = None,
     address: str | None = None,
     tracker: str | None = None,
@@ -77,7 +79,7 @@ def tune(
     """
     kept = Weights(types=weights, max_error=max_error, calibration=calibration)
     declared = declared_shapes(input_shapes, shapes)
-    operators = checked_operators(custom_operators)
+    operators, values = checked_operators(custom_operators), checked_values(input_values)
     trials = checked_number(trials, "trials", least=1)
     database = checked_path(database, "database")
     timeout_s = checked_milliseconds(timeout_ms, "timeout_ms") / 1e3
@@ -93,7 +95,7 @@ def tune(
         devices.count()  # before an import that takes minutes
     records = Database.open(database)
     unit = replace(resolved.vector_unit, threads=threads)
-    networks = [load_model(model, shape.inputs, params, operators) for shape in declared]
+    networks = [load_model(model, shape.inputs, params, operators, values=values) for shape in declared]
     types, _ = types_of(networks, kept, resolved, lambda phase, done, total: None, True, list(map(str, declared)))
     tasks = tasks_of(zip(networks, types, strict=True), unit)
     if not tasks:

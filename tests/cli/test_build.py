@@ -207,6 +207,22 @@ def test_pads(cli, tmp_path):
     assert wrong.returncode == 2 and "'ids=nan' is not NAME=0" in wrong.stderr
 
 
+def test_input_values(cli, tmp_path):
+    node = helper.make_node("Mul", ["x", "scale"], ["y"])
+    info = helper.make_tensor_value_info
+    given = [info("x", TensorProto.FLOAT, (2, 3)), info("scale", TensorProto.FLOAT, ("k",))]
+    graph = helper.make_graph([node], "scaled", given, [info("y", TensorProto.FLOAT, (2, 3))])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "scaled.onnx")
+    options = ["-o", tmp_path / "scaled.so", "--threads", "1", "--no-probe"]
+    done = cli("build", tmp_path / "scaled.onnx", *options, "--input-value", "scale=1,2.5,3")
+    assert done.returncode == 0, done.stderr
+    with flexcomp.load(tmp_path / "scaled.so") as session:
+        np.testing.assert_allclose(session.run(np.ones((2, 3), "f4"))["y"][0], [1, 2.5, 3])
+    for wrong, code, said in (("scale=fast", 2, "'scale=fast' is not NAME=16000"), ("rate=1", 2, "input_values names 'rate'")):
+        done = cli("build", tmp_path / "scaled.onnx", *options, "--input-value", wrong)
+        assert done.returncode == code and said in done.stderr
+
+
 def test_shapes(cli, tmp_path):
     onnx.save(shaped.encoder(), tmp_path / "encoder.onnx")
     library = tmp_path / "encoder.so"

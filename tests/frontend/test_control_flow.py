@@ -134,6 +134,90 @@ def test_if_with_a_constant_condition(condition, tmp_path):
     check(model, tmp_path, x=np.float32([[1, -2, 3], [-4, 5, -6]]))
 
 
+def scaled(rows: int = 2) -> onnx.ModelProto:
+    """y = Relu(x) · sr / 8000 if sr = 16000, else Neg(x): a branch with an If of its own, on another input."""
+    inner = {
+        way: helper.make_graph([helper.make_node(kind, ["relu"], ["r"])], way, [], [info("r", (rows, 3))])
+        for way, kind in (("then_branch", "Identity"), ("else_branch", "Exp"))
+    }
+    first = helper.make_graph(
+        [
+            helper.make_node("Relu", ["x"], ["relu"]), helper.make_node("If", ["plain"], ["inner"], **inner),
+            helper.make_node("Mul", ["inner", "two"], ["scaled"]),
+        ],
+        "first", [], [info("scaled", (rows, 3))], [numpy_helper.from_array(np.float32(2), "two")],
+    )  # fmt: skip
+    second = helper.make_graph([helper.make_node("Neg", ["x"], ["negative"])], "second", [], [info("negative", (rows, 3))])
+    nodes = [
+        helper.make_node("Equal", ["sr", "rate"], ["is_rate"]),
+        helper.make_node("If", ["is_rate"], ["y"], name="if", then_branch=first, else_branch=second),
+    ]
+    inputs = [info("x", (2, 3)), info("sr", (), TensorProto.INT64), info("plain", (1,), TensorProto.BOOL)]
+    model = network(nodes[1], inputs, [info("y", (2, 3))], {"rate": np.int64(16000)})
+    model.graph.node.insert(0, nodes[0])
+    return model
+
+
+def test_both_branches_run_where_inputs_choose(tmp_path):
+    model, x = scaled(), np.float32([[1, -2, 3], [-4, 5, -6]])
+    reference = onnxruntime.InferenceSession(model.SerializeToString())
+    with flexcomp.build(model, threads=1).session() as session:
+        for sr, plain in ((16000, True), (16000, False), (8000, True)):
+            given = {"x": x, "sr": np.array(sr), "plain": np.array([plain])}
+            np.testing.assert_allclose(session.run(given)["y"], reference.run(None, given)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("sr", [16000, 8000])
+def test_a_value_given_at_build_chooses_the_branch(sr):
+    """Inputs that only the other branch reads stay inputs: callers may give them."""
+    model, x = scaled(), np.float32([[1, -2, 3], [-4, 5, -6]])
+    reference = onnxruntime.InferenceSession(model.SerializeToString())
+    given = {"x": x, "plain": np.array([False])}
+    wanted = reference.run(None, {**given, "sr": np.array(sr)})[0]
+    artifact = flexcomp.build(model, threads=1, input_values={"sr": sr})
+    assert ("relu" in str([layer.op for layer in artifact.program.layers])) == (sr == 16000)
+    with artifact.session() as session:
+        assert [port.name for port in session.inputs] == ["x", "plain"]
+        np.testing.assert_allclose(session.run(given)["y"], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"rate": 8000}, r"input_values names 'rate', but the model's inputs are 'x', 'sr', 'plain'"),
+        ({"sr": 0.5}, r"input_values\['sr'\] is 0.5, and the input holds int64"),
+        ({"sr": [16000]}, r"input_values\['sr'\] has the shape \(1,\), and the input has \(\)"),
+        ({"sr": "16k"}, r"input_values\['sr'\] must be a number"),
+        ([16000], r"input_values must be a dict"),
+    ],
+)
+def test_values_that_inputs_cannot_have_are_refused(values, said):
+    with pytest.raises(flexcomp.InputError, match=said):
+        flexcomp.build(scaled(), threads=1, input_values=values)
+
+
+def test_a_loop_whose_count_is_a_length(tmp_path):
+    """One iteration for each row, whatever the rows are in a shape."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["all"], start=0, end=1), helper.make_node("Squeeze", ["all"], ["count"]),
+    ]  # fmt: skip
+    body = helper.make_graph(
+        [helper.make_node("Gather", ["x", "i"], ["row"]), helper.make_node("Add", ["v", "row"], ["w"]),
+         helper.make_node("Identity", ["going"], ["on"])],
+        "body", [info("i", (), TensorProto.INT64), info("going", (), TensorProto.BOOL), info("v", (3,))],
+        [info("on", (), TensorProto.BOOL), info("w", (3,))],
+    )  # fmt: skip
+    node = helper.make_node("Loop", ["count", "", "zero"], ["y"], name="loop", body=body)
+    model = network(node, [info("x", ("n", 3))], [info("y", (3,))], {"zero": np.zeros(3, "f4")})
+    for one in reversed(nodes):
+        model.graph.node.insert(0, one)
+    artifact = flexcomp.build(model, threads=1, input_shapes={"x": ("n", 3)}, shapes={"n": [2, 5]})
+    with artifact.session() as session:
+        for n in (5, 2):
+            x = np.random.default_rng(n).standard_normal((n, 3)).astype("f4")
+            np.testing.assert_allclose(session.run(x)["y"], x.sum(0), rtol=1e-5, atol=1e-6)
+
+
 def test_if_on_an_input_is_left_as_it_is():
     branch = helper.make_graph([helper.make_node("Relu", ["x"], ["r"])], "branch", [], [info("r", (2,))])
     node = helper.make_node("If", ["condition"], ["y"], then_branch=branch, else_branch=branch)

@@ -24,9 +24,9 @@ def with_integers(network, **shapes):
 
 
 def choice():
-    """An If whose condition is made from the input `rate`."""
+    """An If whose condition is made from the input `rate`, and whose branches have results of different shapes."""
     then = helper.make_graph([node("Abs", "x", "t")], "then", [], [helper.make_tensor_value_info("t", 1, (4,))])
-    other = helper.make_graph([node("Neg", "x", "e")], "else", [], [helper.make_tensor_value_info("e", 1, (4,))])
+    other = helper.make_graph([node("ReduceSum", "x", "e")], "else", [], [helper.make_tensor_value_info("e", 1, (1,))])
     chosen = helper.make_node("If", ["c"], ["y"], name="chosen", then_branch=then, else_branch=other)
     network = model([node("Equal", "rate k", "c"), chosen], {"x": (4,)}, ["y"], {"k": np.array(16000)})
     return with_integers(network, rate=())
@@ -43,7 +43,7 @@ REFUSED = {
         r"node 'Reshape_y' \(Reshape\): its input 'shape' is the network's input 's', .*make it a constant",
     ),
     "a condition that is an input": (
-        choice(), r"node 'chosen' \(If\): its condition depends on the network's input 'rate'.*give the input 'rate' a value",
+        choice(), r"'chosen' \(If\): its condition depends on the network's input 'rate', .* of different shapes: give the input",
     ),
     "a precision that is none": (
         model([node("QuantizeLinear", "x s z", "y", precision=TensorProto.UINT8)], {"x": (4,)}, ["y"],
