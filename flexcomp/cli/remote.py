@@ -28,13 +28,13 @@ from flexcomp.cli.rpc_options import Rpc, RpcKey, RpcTracker, RpcWaitMs, require
 from flexcomp.errors import InputError
 from flexcomp.files import replacing, require_folder, require_writable
 from flexcomp.program import require_library
-from flexcomp.report import budget_rows, median_row, new_table, stdout_console
+from flexcomp.report import Progress, budget_rows, median_row, new_table, stdout_console
 from flexcomp.report.progress import BuildProgress
 from flexcomp.runtime import Budget, made_inputs, parse_budget, resolve_in
 from flexcomp.units import enough, human_bytes
 
 if TYPE_CHECKING:
-    from flexcomp.remote import Device, Measurement, RemoteNetwork
+    from flexcomp.remote import Device, Measurement, RemoteNetwork, RemoteShape
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Run, time and measure libraries on devices behind TVM's RPC.")
 
@@ -132,18 +132,12 @@ def measure(
         require_library(library)
     with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait_ms) as device:
         network = _upload(device, library, lambda network: [resolve_in(one, network.info) for one in wanted])
-        budgets = wanted or [rung.budget_bytes for rung in network.ladder]
-        found = []
         with BuildProgress(library.name) as progress:
-            for done, one in enumerate(budgets):
-                progress("measure", done, len(budgets))
-                with network.open(one, threads) as session:
-                    found.append(session.measure(repeat))
-    predicted = network.predicted_ms
+            found = _measured(network, wanted, threads, repeat, progress)
     if as_json:
-        typer.echo(json.dumps([{**vars(one), "predicted_ms": predicted[one.budget_bytes]} for one in found]))
+        typer.echo(json.dumps([_measured_facts(shape, one) for shape, one in found]))
     else:
-        stdout_console().print(_measured_table(str(library), found, predicted))
+        stdout_console().print(_measured_table(str(library), found))
 
 
 @app.command(cls=Command)
@@ -240,14 +234,35 @@ def _run_table(title: str, facts: dict, budget: Budget) -> Table:
     return table
 
 
-def _measured_table(title: str, found: list[Measurement], predicted: dict[int, float]) -> Table:
+def _measured(
+    network: RemoteNetwork, budgets: list[str | None], threads: int | None, repeat: int, progress: Progress
+) -> list[tuple[RemoteShape, Measurement]]:
+    """Of each shape in these budgets, or in all of its plans."""
+    plans = [(shape, budget) for shape in network.in_shapes() for budget in budgets or shape.budgets]
+    found = []
+    for done, (shape, budget) in enumerate(plans):
+        progress("measure", done, len(plans))
+        with network.open(budget, threads) as session:
+            session.use(shape.number)
+            found.append((shape, session.measure(repeat)))
+    return found
+
+
+def _measured_facts(shape: RemoteShape, one: Measurement) -> dict:
+    extents = {"extents": dict(shape.extents)} if shape.extents else {}
+    return {**extents, **vars(one), "predicted_ms": shape.predicted_ms[one.budget_bytes]}
+
+
+def _measured_table(title: str, found: list[tuple[RemoteShape, Measurement]]) -> Table:
     table = new_table(title)
-    for name in ("budget", "arena", "median", "predicted", "waited for storage", "read"):
+    several = any(shape.extents for shape, _ in found)
+    for name in (*["shape"] * several, "budget", "arena", "median", "predicted", "waited", "read"):
         table.add_column(name, justify="right")
-    for one in found:
+    for shape, one in found:
+        extents = ", ".join(f"{name}={extent}" for name, extent in shape.extents.items())
         table.add_row(
-            enough(one.budget_bytes), enough(one.arena_bytes), f"{one.median_ms:.2f} ms",
-            f"{predicted[one.budget_bytes]:.2f} ms", f"{statistics.median(one.stall_ms):.2f} ms",
+            *[extents] * several, enough(one.budget_bytes), enough(one.arena_bytes), f"{one.median_ms:.2f} ms",
+            f"{shape.predicted_ms[one.budget_bytes]:.2f} ms", f"{statistics.median(one.stall_ms):.2f} ms",
             human_bytes(statistics.median_high(one.bytes_read)),
         )  # fmt: skip
     return table

@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     address="TrackedDevice open_direct open_tracker tracked_devices",
     device="Device connect",
-    network="Measurement RemoteNetwork RemoteSession",
+    network="Measurement RemoteNetwork RemoteSession RemoteShape",
     profiling="observe_device profile",
     server="package_server",
 )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, FlexcompError, InputError
-from flexcomp.program import Program, decode_program
+from flexcomp.program import Program, decode_shapes
 from flexcomp.remote.connection import Connection
 from flexcomp.runtime import (
     Budget,
@@ -28,6 +28,7 @@ from flexcomp.runtime import (
     checked_states,
     checked_threads,
     given_inputs,
+    made_inputs,
     named_outputs,
     options_of,
     parse_trace,
@@ -51,10 +52,19 @@ class RemoteNetwork:
         self.ladder = tuple(RungInfo(**rung) for rung in self.info["ladder"])
 
     @cached_property
-    def program(self) -> Program:
-        """The program inside the library."""
+    def programs(self) -> tuple[Program, ...]:
+        """The programs inside the library, one for each shape."""
         with self._device.calls(ArtifactError):
-            return decode_program(bytes(self.function("blob")()))
+            return decode_shapes(bytes(self.function("blob")()))
+
+    @property
+    def program(self) -> Program:
+        """That of the largest shape."""
+        return self.programs[0]
+
+    def in_shapes(self) -> list[RemoteShape]:
+        """The network in each of its shapes."""
+        return [RemoteShape(self, number) for number in range(len(self.shapes))]
 
     def open(
         self, budget: int | float | str | Budget | None = None, threads: int | None = None, **options: Any
@@ -71,11 +81,6 @@ class RemoteNetwork:
         with self._device.calls(ArtifactError):
             opened = self.function("open")(self._device.path(self.weights_name), asked)
         return RemoteSession(self, self._device, opened)
-
-    @property
-    def predicted_ms(self) -> dict[int, float]:
-        """Of each plan for the largest shape, by its budget."""
-        return {rung["budget_bytes"]: rung["predicted_ms"] for rung in self.info.get("shapes", [self.info])[0]["ladder"]}
 
     def fitted(self, inputs: Any, *args: Any) -> Fitted:
         """Inputs in the shape that runs, given as to `RemoteSession.run`. Raises InputError, DeviceError."""
@@ -106,14 +111,6 @@ class RemoteNetwork:
 
         return next((shape.inputs for shape in self.shapes if has(shape)), largest)
 
-    def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:
-        """Traces of inferences in a row, after two that are not counted; options as of `open`."""
-        with self.open(budget, threads, trace=True, **options) as session:
-            session.repeat(2)
-            taken = session.repeat(repeat)
-            state = taken["runs"][-1]
-            return Traces(state["rung"], state["threads"], tuple(parse_trace(json.dumps(t)) for t in taken["traces"]))
-
     def rates(self) -> DeviceRates:
         """Costs of the device's GPU besides kernels. Raises ExecutionError, also if the network is for CPUs, DeviceError."""
         with self.open("min") as session:
@@ -134,6 +131,50 @@ class RemoteNetwork:
                 f"a plan with an arena of {nbytes} bytes was asked for, {self._device.name} has {available} bytes of "
                 f"memory available: give a budget below that; the smallest is {self.info['min_budget_bytes']} bytes"
             )
+
+
+@dataclass(frozen=True)
+class RemoteShape:
+    """A network on a device in one of its shapes."""
+
+    network: RemoteNetwork
+    number: int  # of the shape, from the largest
+
+    @property
+    def extents(self) -> Mapping[str, int]:
+        """By the names that the build gave."""
+        return self.network.shapes[self.number].extents
+
+    @property
+    def program(self) -> Program:
+        """The program of this shape."""
+        return self.network.programs[self.number]
+
+    @property
+    def predicted_ms(self) -> dict[int, float]:
+        """Of each plan, by its budget."""
+        info = self.network.info
+        return {one["budget_bytes"]: one["predicted_ms"] for one in info.get("shapes", [info])[self.number]["ladder"]}
+
+    @property
+    def budgets(self) -> list[int]:
+        """Those of its plans that sessions can have: enough for the smallest plans of the other shapes."""
+        least = self.network.info["min_budget_bytes"]
+        return sorted({max(budget, least) for budget in self.predicted_ms})
+
+    def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:
+        """Traces of inferences in a row, after two that are not counted; options as of `RemoteNetwork.open`."""
+        budget = max(budget, self.network.info["min_budget_bytes"])
+        with self.network.open(budget, threads, trace=True, **options) as session:
+            session.use(self.number)
+            session.repeat(2)
+            taken = session.repeat(repeat)
+            state = taken["runs"][-1]
+            return Traces(state["rung"], state["threads"], tuple(parse_trace(json.dumps(t)) for t in taken["traces"]))
+
+    def rates(self) -> DeviceRates:
+        """As `RemoteNetwork.rates`."""
+        return self.network.rates()
 
 
 @dataclass(frozen=True)
@@ -198,10 +239,16 @@ class RemoteSession:
         with self._device.calls(ExecutionError):
             self._call("reset_states")
 
+    def use(self, shape: int) -> None:
+        """Run once in a shape, by its number from the largest: `repeat` and `measure` then run in that shape."""
+        if len(self._network.shapes) > 1:
+            ports = self._network.shapes[shape].inputs
+            self.run(dict(zip((port.name for port in ports), made_inputs(ports), strict=True)))
+
     def measure(self, repeat: int = 10, warmup: int = 1) -> Measurement:
         """Time inferences from inputs in the arena to outputs in the arena, on random floats, after `warmup` others.
 
-        The network's state, if any, is cleared before each.
+        They run in the shape of the last inference, at first the largest. The network's state, if any, is cleared before each.
 
         Raises ExecutionError, DeviceError.
         """

@@ -17,8 +17,9 @@ def observe_device(
     repeat: int = 8,
     report: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> Observations:
-    """Upload every library to a device and run each there in several budgets. Errors as of `Device.upload`."""
-    return observe([device.upload(library, progress=report) for library in libraries], threads, repeat, report)
+    """Upload every library to a device and run each there in its shapes and several budgets. Errors as of `Device.upload`."""
+    networks = [device.upload(library, progress=report) for library in libraries]
+    return observe([one for network in networks for one in network.in_shapes()], threads, repeat, report)
 
 
 def profile(

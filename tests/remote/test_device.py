@@ -14,6 +14,8 @@ import pytest
 
 import flexcomp
 from flexcomp import remote
+from flexcomp.cli import remote as commands
+from flexcomp.device import kernel_key
 from flexcomp.remote.device import _PIECE_NBYTES
 from tests.cli.conftest import tiny_network
 from tests.operators.recurrent import Case
@@ -86,6 +88,28 @@ def test_a_shape_that_a_library_on_a_device_lacks(device, tmp_path):
         assert network.fitted(np.ones((1, n), "int64")).outputs[0].shape == (1, n, 64)
     with pytest.raises(flexcomp.InputError, match='"ids" has 5 elements along axis 1, and the library was built for 4, 16'):
         network.fitted(np.ones((1, 5), "int64"))
+
+
+def test_every_shape_is_measured_and_profiled(device, tmp_path):
+    shapes = {"input_shapes": INPUTS, "shapes": {"n": [16, 4]}}
+    library = tmp_path / "encoder.so"
+    flexcomp.build(encoder(), threads=1, probe=False, progress=False, **shapes).export_library(library)
+    network = device.upload(library)
+    large, small = network.in_shapes()
+    assert (large.extents, small.extents) == ({"n": 16}, {"n": 4}) and large.program != small.program
+    for shape in (small, large):
+        assert shape.budgets[0] == network.info["min_budget_bytes"]
+        with network.open("min") as session:
+            session.use(shape.number)
+            found = session.measure(repeat=1)
+            assert found.budget_bytes in shape.predicted_ms and session.stats()["shape"] == shape.number
+        taken = shape.traces(shape.budgets[-1], 1, 2)
+        assert len(taken.inferences[0].steps) == len(shape.program.rungs[taken.rung].steps)
+    seen = remote.observe_device(device, [library], 1, 1)
+    keys = [{kernel_key(layer) for layer in of.layers} for of in network.programs]
+    assert seen.plans >= 4 and all(own & {*seen.layers} for own in (keys[0] - keys[1], keys[1] - keys[0]))
+    found = commands._measured(network, ["min"], 1, 1, lambda stage, done, total: None)
+    assert [commands._measured_facts(*one)["extents"] for one in found] == [{"n": 16}, {"n": 4}]
 
 
 def test_state_stays_on_the_device(device, tmp_path):

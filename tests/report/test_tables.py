@@ -75,7 +75,9 @@ def tables(program):
     start = {"start_ms": 99.99, "first_ms": 9999.99, "prepared_bytes": LARGE, "prepare_ms": 9999.99, "help_ms": 9999.99}
     yield run._table("network.so", {**facts, **memory, **start}, parse_budget(LARGE))
     one = SimpleNamespace(budget_bytes=LARGE, arena_bytes=LARGE, median_ms=9999.99, stall_ms=[9999.99], bytes_read=[LARGE])
-    yield remote._measured_table("network.so", [one], {LARGE: 9999.99})
+    for extents in ({}, {"n": 512}):
+        shape = SimpleNamespace(extents=extents, predicted_ms={LARGE: 9999.99})
+        yield remote._measured_table("network.so", [(shape, one)])
 
 
 def test_tables_fit_80_columns(program):
