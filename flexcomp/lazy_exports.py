@@ -12,6 +12,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from flexcomp.gc_threshold import high_gc_threshold
+
 
 def lazy_exports(package: str, **files: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` of a package, from the exported names of each file, separated by spaces.
@@ -25,7 +27,8 @@ def lazy_exports(package: str, **files: str) -> tuple[Callable[[str], Any], Call
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        with high_gc_threshold():
+            value = getattr(import_module(f"{package}.{homes[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -17,7 +17,7 @@ RUNTIME = "flexcomp-runtime"
 # Needs NumPy and tvm_ffi only. `tests/smoke_runtime.py` imports each of these files where nothing else is installed.
 _RUNTIME_FILES = (
     *(f"flexcomp/{name}.py" for name in ("__init__", "arguments", "deprecated", "errors", "files", "json_text")),
-    *(f"flexcomp/{name}.py" for name in ("lazy_exports", "renamed", "units", "version")),
+    *(f"flexcomp/{name}.py" for name in ("gc_threshold", "lazy_exports", "renamed", "units", "version")),
     "flexcomp/py.typed",
     "flexcomp/generation/",
     "flexcomp/runtime/",

@@ -24,6 +24,7 @@ from flexcomp.device import (
 )
 from flexcomp.errors import InputError
 from flexcomp.frontend import CustomOperator, Imported, load_model, title_of
+from flexcomp.gc_threshold import high_gc_threshold
 from flexcomp.network import Network, PaddedRows, Planning, fixed_order, in_bands, in_one_file, kernel_sets, over_valid
 from flexcomp.profiling import Database, Measurements
 from flexcomp.renamed import renamed
@@ -43,7 +44,6 @@ from .auto_weights import choose as choose_types
 from .c_code import require_right
 from .calibration import Given
 from .code import Code
-from .gc_threshold import high_gc_threshold
 from .kernel_compiler import KernelCompiler
 from .known import DEFAULT_ARITHMETIC, DEFAULT_STORE
 from .lowering import Begin, compiled_here, fuse_layers, lower_layers, lowered_here

@@ -14,14 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
-import onnxslim
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
-from onnxslim.core.pattern.registry import get_fusion_patterns
-from onnxslim.third_party.onnx_graphsurgeon.util.exception import OnnxGraphSurgeonException
 
 from flexcomp.frontend.fold import LARGEST
 from flexcomp.frontend.inference import forget_shapes, infer, inferred_shapes, static_types
+from flexcomp.frontend.onnxslim_alone import onnxslim
+
+get_fusion_patterns = onnxslim.core.pattern.registry.get_fusion_patterns
+OnnxGraphSurgeonException = onnxslim.third_party.onnx_graphsurgeon.util.exception.OnnxGraphSurgeonException
 
 logger = logging.getLogger(__name__)
 

@@ -84,11 +84,23 @@ def with_zeros(kernel: tirx.PrimFunc, rows: int, results: Collection[int], block
     if numbers:
         first, count = (one.astype("int64") for one in numbers)
         rest = tirx.Select(first + count >= tirx.const(blocks, "int64"), rest, tirx.const(0, "int64"))
-    left = tirx.Var("left", "int64")
+    kind = _counted_in(kernel, [params[position] for position in results])
+    left = tirx.Var("left", kind)
     tails = [_zeros(params[position], rows, left) for position in results]
     body = list(kernel.body.seq) if isinstance(kernel.body, tirx.SeqStmt) else [kernel.body]
-    whole = tirx.SeqStmt([*body, tirx.stmt.Bind(left, rest), *tails])
+    whole = tirx.SeqStmt([*body, tirx.stmt.Bind(left, rest.astype(kind)), *tails])
     return tirx.PrimFunc(params, whole, kernel.ret_type, attrs=kernel.attrs)
+
+
+def _counted_in(kernel: tirx.PrimFunc, results: Collection[tirx.Var]) -> str:
+    """The type of the kernel's loop variables, where it holds the sizes of `results`: 32 bits but for kernels that TVM makes.
+
+    Kernels with loops of 64 bits take TVM's passes twice as long (`flexcomp/compiler/machine_code.py`).
+    """
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(kernel.body, (tirx.For, loops.append))
+    narrow = loops and all(loop.loop_var.ty.dtype == "int32" for loop in loops)
+    return "int32" if narrow and all(elements(one) < 2**31 for one in results) else "int64"
 
 
 def elements(param: tirx.Var) -> int:
@@ -155,10 +167,10 @@ def _divisor(divisor: int | tirx.Var, kind: str) -> ir.Expr:
 
 def _zeros(result: tirx.Var, rows: int, left: tirx.Var) -> tirx.Stmt:
     """Zeros in the last `left` rows."""
-    size = elements(result)
+    size, kind = elements(result), left.ty.dtype
     flat = tirx.decl_buffer((size,), result.dtype, name=f"{result.name}_rest")
-    place = tirx.Var("element", "int64")
-    count = left * tirx.const(size // rows, "int64")
-    store = tirx.BufferStore(flat, tirx.const(0, result.dtype), [tirx.const(size, "int64") - count + place])
-    loop = tirx.For(place, tirx.const(0, "int64"), count, tirx.ForKind.SERIAL, store)
+    place = tirx.Var("element", kind)
+    count = left * tirx.const(size // rows, kind)
+    store = tirx.BufferStore(flat, tirx.const(0, result.dtype), [tirx.const(size, kind) - count + place])
+    loop = tirx.For(place, tirx.const(0, kind), count, tirx.ForKind.SERIAL, store)
     return tirx.SeqStmt([tirx.stmt.DeclBuffer(flat, data=tirx.buffer.buffer_data(result)), loop])

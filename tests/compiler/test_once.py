@@ -1,15 +1,18 @@
 """A build does once what its choices of kernels share, and nothing that has no effect."""
 
 import gc
+import sys
 from collections import Counter
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
 import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.compiler import kernel_compiler, machine_code
-from flexcomp.compiler.gc_threshold import high_gc_threshold
+from flexcomp.gc_threshold import high_gc_threshold
+from flexcomp.lazy_exports import lazy_exports
 from flexcomp.passes import fuse_layers, pretransform_weights
 from flexcomp.passes.choose_kernels import layer_spec
 
@@ -88,6 +91,16 @@ def test_cycles_are_looked_for_seldom_while_something_is_built():
 def tiny():
     g = Graph("tiny", seed=1)
     return g.model(g.relu(g.input("x", (1, 8))), (1, 8))
+
+
+def test_importing_what_is_exported_raises_the_threshold(tmp_path, monkeypatch):
+    (tmp_path / "late.py").write_text("import gc\nthreshold = gc.get_threshold()")
+    package = ModuleType("package")
+    package.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "package", package)
+    find, _, _ = lazy_exports("package", late="threshold")
+    usual = gc.get_threshold()
+    assert find("threshold")[0] > usual[0] and gc.get_threshold() == usual
 
 
 def test_a_collector_that_is_turned_off_stays_so():

@@ -344,3 +344,16 @@ def test_attention_of_padded_rows_is_that_of_the_rows(kind, rows):
         np.testing.assert_allclose(y[0, :valid], wanted, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(y[0, valid:], 0)
         q, k, v = (np.nan_to_num(one, nan=0.3) for one in (q, k, v))
+
+
+def per_row_in_64_bits(x, y):
+    with T.serial(T.int64(ROWS)) as i, T.serial(T.int64(WIDTH)) as j:
+        T.buffer_store(y, x[i, j] + tirx.const(1.0, "float32"), [i, j])
+
+
+@pytest.mark.parametrize(("emit", "kind"), [(per_row, "int32"), (per_row_in_64_bits, "int64")])
+def test_zeros_are_counted_as_the_kernel_counts(emit, kind):
+    """Loops of 64 bits would tell the compiler that TVM made the kernel, whose passes then take twice as long."""
+    found = []
+    tvm_ffi.structural_walk(bounded(made(emit)).kernel.body, (tirx.For, lambda loop: found.append(loop.loop_var.ty.dtype)))
+    assert len(found) == 3 and {*found} == {kind}
