@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -196,8 +196,8 @@ def build(
 ) -> None:
     """Compile MODEL for a device and a memory budget.
 
-    A folder holds a decoder or an encoder, and its tokenizer. Shapes, state and padding follow from its files, unless options say
-    otherwise; files for text are copied next to the library, where `flexcomp generate` and `serve` find them.
+    A folder holds a decoder, an encoder or both, and a tokenizer. Shapes, state and padding follow from its files, unless options
+    say otherwise; files for text are copied next to the library, where `flexcomp generate` and `serve` find them.
     """
     extents = parse_extents(shape or [])
     inputs = parse_shapes(input or [], extents)
@@ -220,14 +220,18 @@ def build(
             states, extents, pads = {**hub.state, **states}, extents or dict(hub.shapes), {**hub.pad, **pads}
         elif onnx is not None or context is not None:
             raise InputError(f"--onnx and --context are for a model's folder, and {model} is none")
-        require_model(model)
-        for path in (output, output.with_suffix(".weights")):
-            require_writable(path, reading=[model])
-        beside = output.with_suffix(".weights")
-        if beside.exists():
-            from flexcomp.frontend import external_files
+        part = None if hub is None else hub.encoder
+        sources = [model] if part is None else [model, part.model.encoder, part.model.decoder]
+        outputs = [output] if hub is None else hub.libraries(output)
+        for source in sources:
+            require_model(source)
+        for path in (one for library in outputs for one in (library, library.with_suffix(".weights"))):
+            require_writable(path, reading=sources)
+        for beside in (library.with_suffix(".weights") for library in outputs):
+            if beside.exists():
+                from flexcomp.frontend import external_files
 
-            require_writable(beside, reading=external_files(model))
+                require_writable(beside, reading=set().union(*map(external_files, sources)))
         require_space(output, model.stat().st_size, "the model alone")
     with exit_on_error(USAGE):
         added = custom_operators(operators)
@@ -261,37 +265,28 @@ def build(
                     raise
                 note = f"{error}; planned for guessed rates"
             typer.echo(f"{model.name}: {note}", err=True)
+        options: dict[str, Any] = dict(
+            target=resolved, budget=budget, threads=threads, strategy=strategy, kernels=kernels, store=store, profile=rates,
+            probe=False, tuning=tuning, cache=cache, weights=types, max_error=max_error, tf32=tf32, arithmetic=arithmetic,
+            custom_operators=added,
+        )  # fmt: skip
         with BuildProgress(model.name) as progress:
             artifact = compile_model(
-                str(model),
-                target=resolved,
-                budget=budget,
-                input_shapes=inputs or None,
-                shapes=extents or None,
-                input_values=values or None,
-                pad=pads or None,
-                threads=threads,
-                strategy=strategy,
-                kernels=kernels,
-                store=store,
-                state=states or None,
-                state_type=state_types,
-                profile=rates,
-                probe=False,
-                tuning=tuning,
-                progress=progress,
-                cache=cache,
-                weights=types,
-                max_error=max_error,
-                calibration=calibration,
-                tf32=tf32,
-                arithmetic=arithmetic,
-                custom_operators=added,
-            )
+                str(model), input_shapes=inputs or None, shapes=extents or None, input_values=values or None, pad=pads or None,
+                state=states or None, state_type=state_types, calibration=calibration, progress=progress, **options,
+            )  # fmt: skip
             artifact.export_library(str(output), progress=progress)
+        if part is not None:
+            with BuildProgress(part.model.encoder.name) as progress:
+                encoder = compile_model(
+                    part.model, input_shapes=part.input_shapes, shapes=part.shapes or None, pad=part.pad or None,
+                    progress=progress, **options,
+                )  # fmt: skip
+                encoder.export_library(str(outputs[1]), progress=progress)
         if hub is not None:
             hub.copy_texts(output.parent)
         from flexcomp.report import closing_lines
 
-        for line in closing_lines(artifact.programs, output, parse_budget(budget), here=target == "native"):
-            typer.echo(line)
+        for one, path in zip([artifact] if part is None else [artifact, encoder], outputs, strict=True):
+            for line in closing_lines(one.programs, path, parse_budget(budget), here=target == "native"):
+                typer.echo(line)

@@ -18,14 +18,14 @@ from flexcomp.printable import printable
 from flexcomp.units import human_bytes
 
 if TYPE_CHECKING:
-    from flexcomp.generation import TextReply
+    from flexcomp.generation import Pair, TextReply
     from flexcomp.runtime import Session
 
 _PROMPT, _HINT = "> ", "(Ctrl-D ends the chat)"
 _AGAIN_S = 0.02  # between attempts to cancel: none works between two inferences
 
 
-def say(pieces: TextReply, session: Session, stopped: Callable[[], bool] = lambda: False) -> str:
+def say(pieces: TextReply, session: Session | Pair, stopped: Callable[[], bool] = lambda: False) -> str:
     """Print a reply as it comes, and its figures on stderr; returns the text. Raises errors of inferences, unless stopped."""
     read_before, said = session.stats()["total_bytes_read"], []
     try:

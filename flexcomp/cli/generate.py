@@ -15,12 +15,19 @@ from flexcomp.cli.names import BUDGETS, completed
 from flexcomp.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from flexcomp.generation import Grammar
 
 
 def generate(
-    library: Annotated[Path, typer.Argument(help="A decoder's library, built with --state for its caches.")],
+    library: Annotated[
+        Path, typer.Argument(help="A decoder's library, built with --state for its caches. NAME.encoder.so runs before NAME.so.")
+    ],
     prompt: Annotated[str | None, typer.Option(help="The text to go on from; in a chat the first message.")] = None,
+    features: Annotated[
+        Path | None, typer.Option(metavar="FILE.npy", help="What an encoder of sound takes, as NumPy saves arrays.")
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The model's folder, with tokenizer.json; by default the library's.")
     ] = None,
@@ -78,13 +85,15 @@ def generate(
     Text comes as it is computed; after each reply stderr says how fast, how much was read, and in how much memory.
     """
     with exit_on_error(CANNOT_RUN):
-        if prompt is None and not chat:
+        if prompt is None and not chat and features is None:
             raise InputError("there is nothing to reply to: give --prompt, or --chat")
+        if chat and features is not None:
+            raise InputError("--chat and --features exclude each other")
         if system is not None and not chat:
             raise InputError("--system is for a --chat")
         if json_schema is not None and grammar is not None:
             raise InputError("--json-schema and --grammar exclude each other")
-        from flexcomp.generation import Sampling, Text
+        from flexcomp.generation import Pair, Sampling, Text, encoder_library
         from flexcomp.runtime import load
 
         options = {
@@ -96,12 +105,24 @@ def generate(
                 grammar=_grammar(json_schema, grammar),
             ),
         }
-        with load(library, budget, threads) as session:
+        opened = Pair if encoder_library(library.resolve()).exists() else load
+        with opened(library, budget, threads) as session:
             text = Text(session, tokenizer or library.resolve().parent, speculate=speculate)
             if chat:
+                text.require_chat()
                 converse(lambda messages: text.chat(messages, **options), session, system, prompt)
             else:
-                say(text.reply(prompt, **options), session)
+                given = None if features is None else _features(features)
+                say(text.reply(prompt or "", **options, features=given), session)
+
+
+def _features(path: Path) -> np.ndarray:
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
 
 
 def _grammar(json_schema: Path | None, grammar: Path | None) -> Grammar | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 from flexcomp.errors import InputError
 from flexcomp.files import replacing
 from flexcomp.frontend import ports_in
-from flexcomp.generation import FolderTokenizer
-from flexcomp.generation.names import CACHES, IDS, LOGITS, MASKS, PLACES, STARTS
+from flexcomp.generation import FolderTokenizer, encoder_library
+from flexcomp.generation.names import CACHES, ENCODED, IDS, LOGITS, MASKS, PLACES, STARTS
 from flexcomp.generation.pooling import pooling_files
 from flexcomp.generation.tokenizer import CONFIG, FILES, GENAI, TOKENIZER, read_object
 
 from .encoder_folder import encoder_shapes, is_encoder
 from .known import CONTEXT
+from .pair_folder import EncoderPart, encoder_part, find_pair, is_cross
 
 SENTENCES, TOKENIZER_SETTINGS = "sentence_bert_config.json", "tokenizer_config.json"
 TOKENS = "tokens"  # the name of the extent that shapes differ in
@@ -25,6 +26,7 @@ _CHUNKS = (16, 128)  # tokens of a prompt that are taken at once
 _MOST_LOGITS_NBYTES = 32 << 20  # of a chunk
 _LENGTHS = (  # keys of settings
     "max_seq_length", "model_max_length", "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "context_length",
+    "max_target_positions",
 )  # fmt: skip
 
 Extents = tuple[int | None, ...]
@@ -41,6 +43,11 @@ class ModelFolder:
     state: Mapping[str, str]
     pad: Mapping[str, int]
     texts: tuple[str, ...]  # below the folder
+    encoder: EncoderPart | None = None  # of an encoder-decoder
+
+    def libraries(self, output: Path) -> list[Path]:
+        """The library to write, and the encoder's next to it if there is one."""
+        return [output] if self.encoder is None else [output, encoder_library(output)]
 
     def require_room_for_texts(self, folder: Path) -> None:
         """Raise InputError if another model's files lie in `folder`."""
@@ -63,7 +70,7 @@ class ModelFolder:
 
 
 def read_model_folder(folder: Path, onnx: str | None = None, context: int | None = None) -> ModelFolder:
-    """The decoder or encoder in `folder`, whose ONNX file is `onnx` if there are several, with caches for `context` tokens.
+    """The decoder, encoder or both in `folder`, of which `onnx` is a file if there are several, with caches for `context` tokens.
 
     By default caches have as many places as the model was made for, CONTEXT at most; an encoder takes texts of so many tokens.
     Raises InputError, ModelError.
@@ -77,18 +84,24 @@ def read_model_folder(folder: Path, onnx: str | None = None, context: int | None
     tokenizer = FolderTokenizer(folder)
     genai = read_object(folder / GENAI).get("model")
     settings = {**read_object(folder / CONFIG), **read_object(folder / SENTENCES), **(genai if isinstance(genai, dict) else {})}
-    model = _model_file(folder, onnx, settings)
-    inputs, outputs = ports_in(model)
+    pair = find_pair(folder, onnx)
+    model = _model_file(folder, onnx, settings) if pair is None else pair.decoder
+    inputs, outputs = ports_in(model, _named_as_caches)
     texts = tuple(name for name in FILES if (folder / name).exists())
-    if is_encoder(inputs, outputs):
+    if pair is None and is_encoder(inputs, outputs):
         longest = _longest({**settings, **read_object(folder / TOKENIZER_SETTINGS)}, context, model)
         shapes, lengths, pad = encoder_shapes(inputs, longest, _whole(settings, "pad_token_id") or 0, TOKENS)
         return ModelFolder(folder, model, shapes, lengths, {}, pad, (*texts, *pooling_files(folder)))
     vocabulary = _vocabulary(outputs, settings, model)
     if vocabulary is not None:
         tokenizer.require_within(vocabulary)
-    state = _caches(inputs, outputs, model)
+    state = _caches(inputs, outputs, model, pair is not None)
     places = _places(inputs, state, settings, context, model)
+    if pair is not None:
+        longest = _longest({**settings, **read_object(folder / TOKENIZER_SETTINGS)}, context, model)
+        pad = _whole(settings, "pad_token_id") or 0
+        part = encoder_part(pair, inputs, list(state.values()), settings, longest, pad, TOKENS)
+        return _pair(folder, model, inputs, state, places, part, texts)
     chunks = _chunks(places, vocabulary)
     shapes = {name: _shape(name, extents, places, state, model) for name, extents in inputs.items()}
     return ModelFolder(
@@ -100,6 +113,23 @@ def read_model_folder(folder: Path, onnx: str | None = None, context: int | None
         pad={},
         texts=texts,
     )
+
+
+def _pair(
+    folder: Path, model: Path, inputs: Mapping[str, Extents], state: Mapping[str, str], places: int, part: EncoderPart,
+    texts: tuple[str, ...],
+) -> ModelFolder:  # fmt: skip
+    """An encoder-decoder. The decoder takes single tokens: exports with caches say nothing of several at once."""
+    shapes: dict[str, tuple[int | str, ...]] = {}
+    for name, extents in inputs.items():
+        rows = is_cross(name) or name.startswith(ENCODED)
+        found = _shape(name, extents, part.rows if rows else places, state, model)
+        shapes[name] = tuple(1 if one == TOKENS else one for one in found)
+    return ModelFolder(folder, model, shapes, {}, state, {}, texts, part)
+
+
+def _named_as_caches(inputs: Collection[str]) -> list[str]:
+    return [name for name in inputs if any(True for _ in _following(name))]
 
 
 def _model_file(folder: Path, onnx: str | None, settings: Mapping[str, Any]) -> Path:
@@ -133,12 +163,15 @@ def _whole(settings: Mapping[str, Any], *keys: str) -> int | None:
     return min((number for number in given if isinstance(number, int) and number > 0), default=None)
 
 
-def _caches(inputs: Mapping[str, Extents], outputs: Mapping[str, Extents], model: Path) -> dict[str, str]:
-    """Inputs by the outputs that take their places in the next inference."""
+def _caches(inputs: Mapping[str, Extents], outputs: Mapping[str, Extents], model: Path, has_encoder: bool) -> dict[str, str]:
+    """Inputs by the outputs that take their places in the next inference; those for an encoder's result by themselves."""
     state: dict[str, str] = {}
     known = (*IDS, *MASKS, *PLACES, *STARTS)
     for name in inputs:
-        if name in known:
+        if name in known or (has_encoder and name.startswith(ENCODED)):
+            continue
+        if has_encoder and is_cross(name):
+            state[name] = name
             continue
         following = [output for output in _following(name) if output in outputs]
         if not following:
@@ -163,7 +196,7 @@ def _places(
     inputs: Mapping[str, Extents], state: Mapping[str, str], settings: Mapping[str, Any], context: int | None, model: Path
 ) -> int:
     """How many tokens caches hold."""
-    fixed = {inputs[name][2] for name in state.values() if len(inputs[name]) == 4} - {None}
+    fixed = {inputs[name][2] for made, name in state.items() if len(inputs[name]) == 4 and made != name} - {None}
     if fixed:
         (places, *others) = sorted(fixed)
         if others or context not in (None, places):
@@ -189,6 +222,8 @@ def _shape(name: str, extents: Extents, places: int, state: Mapping[str, str], m
     """The extents of an input, of one sequence."""
     if name in state.values():
         dynamic = (1, None, places, None) if len(extents) == 4 else (1, *[None] * (len(extents) - 1))
+    elif name.startswith(ENCODED):
+        dynamic = (1, places, None)[: len(extents)]
     else:
         dynamic = (*[1] * (len(extents) - 1), places if name in MASKS else TOKENS)[-len(extents) or 1 :]
     found = tuple(given or chosen for given, chosen in zip(extents, dynamic, strict=True))

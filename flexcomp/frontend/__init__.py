@@ -6,6 +6,7 @@ only scalars are left in the IR.
 """
 
 from flexcomp.frontend.custom import CustomOperator, checked_operators, operators_in
+from flexcomp.frontend.encoder_files import EncoderFiles
 from flexcomp.frontend.fixed_inputs import checked_values
 from flexcomp.frontend.known import known_operators
 from flexcomp.frontend.load import Imported, load_model, title_of
@@ -14,6 +15,6 @@ from flexcomp.frontend.onnx_model import external_files, ports_in
 from flexcomp.frontend.operators import CKernel, Tensor
 
 __all__ = [
-    "CKernel", "CustomOperator", "Imported", "Tensor", "checked_operators", "checked_values", "external_files",
+    "CKernel", "CustomOperator", "EncoderFiles", "Imported", "Tensor", "checked_operators", "checked_values", "external_files",
     "known_operators", "load_model", "node_name", "node_of", "operators_in", "ports_in", "title_of",
 ]  # fmt: skip

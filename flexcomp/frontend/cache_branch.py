@@ -19,15 +19,18 @@ from flexcomp.frontend.fold import read_inside
 _ATTRIBUTES = ("then_branch", "else_branch")
 
 
-def take_cache_branch(model: onnx.ModelProto, read: Collection[str]) -> None:
-    """Replace an If of the outermost graph by its branch that reads states, inputs named in `read`. Changes `model`."""
+def take_cache_branch(model: onnx.ModelProto, read: Collection[str], reads: bool = True) -> None:
+    """Replace an If of the outermost graph by its branch that reads states, inputs named in `read`, or by the one that does not.
+
+    Changes `model`.
+    """
     graph = model.graph
     inputs = {port.name for port in graph.input} - {tensor.name for tensor in graph.initializer}
     for node in [one for one in graph.node if one.domain in DEFAULT and one.op_type == "If" and one.input[0] in inputs]:
         branches = {a.name: a.g for a in node.attribute if a.name in _ATTRIBUTES}
         reading = [branch for branch in branches.values() if _names(branch) & set(read)]
         if len(reading) == 1:
-            _take(graph, node, reading[0])
+            _take(graph, node, next(one for one in branches.values() if (one is reading[0]) == reads))
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:

@@ -37,6 +37,7 @@ _ELEMENTWISE = (
     "Trilu", "Where", "Xor",
 )  # fmt: skip
 _INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+_ENCODED = "encoder_"  # begins inputs about an encoder's result, which may be as long as the caches
 ADDED = "cache_position"  # the input of a model that has none with places
 _FEWER = (0, 1, 2)  # rows than a full cache
 
@@ -124,7 +125,7 @@ class _Fitter(Writer):
     def masks(self) -> list[str]:
         """Inputs with a number for each place of the caches."""
         weights = {tensor.name for tensor in self.graph.initializer}
-        others = [name for name in self.inputs if name not in self.joins and name not in weights]
+        others = [name for name in self.inputs if name not in {*self.joins, *weights} and not name.startswith(_ENCODED)]
         return [name for name in others if len(shape := _extents(self.inputs[name])) > 1 and shape[-1] == self.capacity]
 
     # -- rewriting ---------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from tvm import relax
 from flexcomp.arguments import checked_shapes
 from flexcomp.errors import InputError
 from flexcomp.frontend.custom import CustomOperator
+from flexcomp.frontend.encoder_files import EncoderFiles
 from flexcomp.frontend.node_names import node_of, output_nodes
 from flexcomp.frontend.onnx_convert import convert_onnx
 from flexcomp.frontend.onnx_model import States, read_onnx, simplify_onnx
@@ -41,7 +42,7 @@ class Imported:
 
 
 def load_model(
-    model: str | Path | onnx.ModelProto | tvm.IRModule,
+    model: str | Path | onnx.ModelProto | EncoderFiles | tvm.IRModule,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     params: Mapping[str, object] | Sequence[object] | None = None,
     operators: Sequence[CustomOperator] = (),
@@ -80,6 +81,8 @@ def title_of(model: object) -> str:
     """The title of a model that is not read yet."""
     if isinstance(model, onnx.ModelProto):
         return printable(model.graph.name or "model")
+    if isinstance(model, EncoderFiles):
+        model = model.encoder
     return printable(Path(model).name) if isinstance(model, str | os.PathLike) else "model"
 
 
@@ -97,7 +100,7 @@ def _say_what_is_slow(mod: tvm.IRModule) -> None:
 
 
 def _load_onnx(
-    source: str | Path | onnx.ModelProto,
+    source: str | Path | onnx.ModelProto | EncoderFiles,
     input_shapes: Mapping[str, Sequence[int]],
     operators: Sequence[CustomOperator],
     states: States,

@@ -28,6 +28,7 @@ from flexcomp.frontend.define import define_operators
 from flexcomp.frontend.domains import DEFAULT, require_fixed, require_own_domain
 from flexcomp.frontend.dropouts import write_dropouts
 from flexcomp.frontend.element_types import require_known_types
+from flexcomp.frontend.encoder_files import EncoderFiles
 from flexcomp.frontend.external_data import constants_as_weights, external_tensors, hold, locations, read_external
 from flexcomp.frontend.fixed_inputs import fix_inputs
 from flexcomp.frontend.fold import fold_constants
@@ -62,11 +63,14 @@ class OnnxModel:
     taught: Taught = field(default_factory=Taught)
 
 
-def read_onnx(source: str | Path | onnx.ModelProto, operators: Sequence[CustomOperator] = ()) -> OnnxModel:
+def read_onnx(source: str | Path | onnx.ModelProto | EncoderFiles, operators: Sequence[CustomOperator] = ()) -> OnnxModel:
     """A copy of the model with its weights read, in which nodes of custom operators are marked."""
     if isinstance(source, onnx.ModelProto):
         model, raw = copy_without_large(source)
         where, folder, name = "the given ONNX model", None, source.graph.name or "model"
+    elif isinstance(source, EncoderFiles):
+        model, raw = source.parse(_parse)
+        where, folder, name = str(source.encoder), source.encoder.parent, source.encoder.stem
     elif isinstance(source, str | os.PathLike) and isinstance(os.fspath(source), str):
         path = Path(source)
         model, raw = _parse(path)
@@ -152,10 +156,17 @@ def external_files(path: Path) -> set[Path]:
     return {path.parent / location for location in locations(_parse(path)[0])}
 
 
-def ports_in(path: Path) -> tuple[dict[str, Extents], dict[str, Extents]]:
-    """The extents of a model's inputs and outputs by name; None for dynamic ones. Weights are not read. Raises ModelError."""
+def ports_in(path: Path, states: Callable[[Collection[str]], Collection[str]] = lambda inputs: ()) -> tuple[
+    dict[str, Extents], dict[str, Extents]
+]:  # fmt: skip
+    """The extents of a model's inputs and outputs by name; None for dynamic ones. Weights are not read. Raises ModelError.
+
+    `states` gives those of the inputs' names that are states: of a merged decoder the branch that reads them counts.
+    """
     with _model_errors(path):
-        graph = onnx_file.outline(path, LEAST_NBYTES).graph
+        model = onnx_file.outline(path, LEAST_NBYTES)
+    take_cache_branch(model, states([port.name for port in model.graph.input]))
+    graph = model.graph
     weights = {weight.name for weight in graph.initializer}
     return _extents(port for port in graph.input if port.name not in weights), _extents(graph.output)
 

@@ -2,6 +2,7 @@
 
 from flexcomp.generation.generator import Generator, Reply
 from flexcomp.generation.grammar import GRAMMAR_NBYTES, JSON_OBJECT, Grammar
+from flexcomp.generation.pair import Pair, encoder_library
 from flexcomp.generation.pooling import Pooling, pooling_files, read_pooling
 from flexcomp.generation.sampling import Chance, Sampling
 from flexcomp.generation.text import Text, TextReply
@@ -10,6 +11,6 @@ from flexcomp.generation.tokenizer import FolderTokenizer
 from flexcomp.generation.turns import Turn, Turns
 
 __all__ = [
-    "GRAMMAR_NBYTES", "JSON_OBJECT", "Chance", "FolderTokenizer", "Generator", "Grammar", "Pooling", "Reply", "Sampling", "Text",
-    "TextReply", "TokenBytes", "Turn", "Turns", "pooling_files", "read_pooling",
+    "GRAMMAR_NBYTES", "JSON_OBJECT", "Chance", "FolderTokenizer", "Generator", "Grammar", "Pair", "Pooling", "Reply", "Sampling",
+    "Text", "TextReply", "TokenBytes", "Turn", "Turns", "encoder_library", "pooling_files", "read_pooling",
 ]  # fmt: skip

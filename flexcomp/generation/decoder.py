@@ -9,6 +9,7 @@ import numpy as np
 from flexcomp.errors import InputError
 from flexcomp.generation.caches import Owner, SavedCaches, common
 from flexcomp.generation.names import ENCODED, IDS, LOGITS, MASKS, PLACES, STARTS
+from flexcomp.generation.pair import Pair, Source
 from flexcomp.runtime import RungInfo, Session, ShapeInfo, TensorInfo
 
 _LEAST_SLIDING = 4  # places: half of them are the first token and the last one
@@ -18,9 +19,10 @@ _WAY_OUT = "build a decoder with inputs named as transformers names them, and wi
 class Decoder:
     """The caches of a session, and the tokens whose keys and values they hold. Nobody else may use the session."""
 
-    def __init__(self, session: Session, saved_nbytes: int = 0) -> None:
+    def __init__(self, session: Session | Pair, saved_nbytes: int = 0) -> None:
         """Raises InputError for a library that is no decoder of one sequence."""
-        self.session = session
+        self.pair = session if isinstance(session, Pair) else None
+        self._session = session = self.pair.session if self.pair is not None else session
         self.tokens: list[int] = []
         self.size = 0  # of the last inference: how many tokens its shape takes
         names = [port.name for port in session.inputs]
@@ -47,6 +49,13 @@ class Decoder:
         self.vocabulary = session.outputs[outputs.index(self._logits)].shape[-1]
         # With logits of all tokens, the last tokens of a chunk may be none.
         self._gives_all = all(self._given(shape) == self._taken(shape) for shape in session.shapes)
+
+    @property
+    def session(self) -> Session:
+        """The session, whose state a pair's encoder may have ended meanwhile."""
+        if self.pair is not None and self.pair.session is not self._session:
+            self._session, self._owner, self.tokens = self.pair.session, None, []
+        return self._session
 
     def _capacity(self) -> int:
         caches = [port for port in self.session.states if port.name not in self.encoded]
@@ -83,15 +92,30 @@ class Decoder:
             if port.name in given and np.shape(given[port.name]) != port.shape:
                 raise InputError(f"encoded: {port.name!r} is {port}, not of shape {np.shape(given[port.name])}")
 
+    def require_source(self, source: Source | None) -> None:
+        """Raise InputError unless this is what the encoder takes, if there is one."""
+        if self.pair is not None and source is not None:
+            self.pair.require_source(source)
+        elif self.pair is not None:
+            raise InputError("the decoder's text depends on another one: give its tokens, or features, as source")
+        elif source is not None:
+            raise InputError("source is for an encoder, and there is none: give a Pair of libraries in place of a session")
+
+    def encode(self, source: Source) -> dict[str, np.ndarray]:
+        """What the encoder makes of a text or of features, as `encoded` of a reply. Others' caches may be computed again."""
+        made = self.pair.encode(source)
+        return {name: array for name, array in made.items() if name in self.encoded}
+
     def turn_to(self, owner: Owner, sequence: Sequence[int], encoded: Mapping[str, np.ndarray] | None = None) -> None:
         """Have the caches hold as many of the first tokens of `sequence` as are known, for a reply, and what an encoder made for
         it. Others' caches are saved.
         """
+        session = self.session
         if owner is self._owner:
             return
         if self.encoded:
             self._owner, self.tokens, self._from_encoder = None, [], encoded or {}
-            self.session.set_state({name: array for name, array in self._from_encoder.items() if name in self.session.staying})
+            session.set_state({name: array for name, array in self._from_encoder.items() if name in session.staying})
             self._owner = owner
             return
         here = common(self.tokens, sequence)

@@ -13,6 +13,7 @@ from flexcomp.arguments import checked_number
 from flexcomp.errors import InputError
 from flexcomp.generation.decoder import Decoder
 from flexcomp.generation.grammar import Constraint
+from flexcomp.generation.pair import Pair, Source
 from flexcomp.generation.sampling import Chance, Sampler, Sampling
 from flexcomp.generation.speculation import Speculation
 from flexcomp.runtime import Session
@@ -24,7 +25,7 @@ class Reply(Iterator[int]):
     def __init__(
         self, decoder: Decoder, prompt: Sequence[int], most: int, stop: frozenset[int], sampling: Sampling,
         speculate: bool | None, slide: bool = False, constraint: Constraint | None = None,
-        encoded: Mapping[str, np.ndarray] | None = None,
+        encoded: Mapping[str, np.ndarray] | None = None, source: Source | None = None,
     ) -> None:  # fmt: skip
         self.prompt_tokens = len(prompt)
         self.reused_tokens = 0  # of the prompt, that the caches held already
@@ -37,7 +38,7 @@ class Reply(Iterator[int]):
         self.first_token_s = self.seconds = 0.0  # from the first request to the first token, and to the last
         self.most_places = min(decoder.capacity, len(prompt) + most)  # of caches
         self._decoder, self._sequence, self._most, self._stop = decoder, list(prompt), most, stop
-        self._encoded = encoded
+        self._encoded, self._source = encoded, source
         self._context, self._slides = list(prompt), slide  # the tokens that the next one depends on
         self._sampler, self._begin, self._given = Sampler(sampling, constraint), 0.0, 0
         self.speculation = Speculation(decoder, speculate)
@@ -52,9 +53,14 @@ class Reply(Iterator[int]):
         return self.tokens[self._given - 1]
 
     def advance(self) -> None:
-        """One inference, after which there may be tokens more, or the end: a prompt takes as many as it has chunks."""
+        """One inference, after which there may be tokens more, or the end: a prompt takes as many as it has chunks.
+
+        The first one comes after the encoder's, if there is one.
+        """
         is_first = not self._begin
         self._begin = self._begin or time.perf_counter()
+        if self._source is not None:
+            self._encoded, self._source = self._decoder.encode(self._source), None
         if len(self._context) > self._decoder.capacity:
             self._slide()
         self._decoder.turn_to(self, self._context[:-1], self._encoded)  # the last one's logits are needed
@@ -119,20 +125,24 @@ class Generator:
     weights binds. True: wherever the shapes allow it, until that has lost a few inferences.
     """
 
-    def __init__(self, session: Session, saved_nbytes: int = 0, speculate: bool | None = None) -> None:
-        """Raises InputError for a library that is no decoder with caches as its state."""
+    def __init__(self, session: Session | Pair, saved_nbytes: int = 0, speculate: bool | None = None) -> None:
+        """`session`: of a decoder, or the `Pair` of an encoder and its decoder.
+
+        Raises InputError for a library that is no decoder with caches as its state.
+        """
         self.speculate = speculate
         self.decoder = Decoder(session, checked_number(saved_nbytes, "saved_nbytes", least=0))
 
     def reply(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, stop: Collection[int] = (),
         sampling: Sampling | None = None, slide: bool = False, constraint: Constraint | None = None,
-        encoded: Mapping[str, np.ndarray] | None = None,
+        encoded: Mapping[str, np.ndarray] | None = None, source: Source | None = None,
     ) -> Reply:  # fmt: skip
         """An iterator over the tokens that follow `prompt`: up to `max_tokens`, to a token of `stop`, or until caches are full.
 
         With `slide`, full caches forget the older half of the text but its first token, and the rest is computed again.
-        `encoded` is what an encoder made, by the names of states that stay as they are set and of inputs `encoder_…`.
+        `source` is what the encoder of a `Pair` takes: the tokens of a text, or features. Of another encoder `encoded` is what
+        it made, by the names of states that stay as they are set and of inputs `encoder_…`.
         `constraint` follows the grammar of `sampling` (`Grammars.begin`); a `Text` makes it. Raises InputError for a prompt
         without tokens, or, without `slide`, of more than the caches have places for.
         """
@@ -143,14 +153,19 @@ class Generator:
             decoder.require_sliding()
         else:
             decoder.require_room(len(prompt))
-        decoder.require_encoded(encoded or {})
+        if decoder.pair is None or encoded is None:
+            decoder.require_source(source)
+        if source is None:
+            decoder.require_encoded(encoded or {})
+        elif encoded is not None:
+            raise InputError("source and encoded exclude each other")
         ends = frozenset(self._checked(stop, "tokens of stop"))
         endless = sys.maxsize if slide else decoder.capacity + 1
         most = endless if max_tokens is None else checked_number(max_tokens, "max_tokens", least=1)
         sampling = sampling or Sampling()
         if (sampling.grammar is None) != (constraint is None):
             raise InputError("a grammar is of texts: give it to the reply of a Text, which has a tokenizer")
-        return Reply(decoder, prompt, most, ends, sampling, self.speculate, slide, constraint, encoded)
+        return Reply(decoder, prompt, most, ends, sampling, self.speculate, slide, constraint, encoded, source)
 
     def _checked(self, tokens: Iterable[int], what: str) -> list[int]:
         """Raises InputError for anything but tokens of the decoder."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from flexcomp.errors import InputError
 from flexcomp.generation.generator import Generator, Reply
 from flexcomp.generation.grammar import Grammars
+from flexcomp.generation.pair import Pair, Source
 from flexcomp.generation.sampling import Sampling
 from flexcomp.generation.tokenizer import FolderTokenizer
 from flexcomp.runtime import Session
@@ -17,9 +20,11 @@ class Text:
     """Prompts and replies as text. `folder` has tokenizer.json, and may have the files that hubs put next to it."""
 
     def __init__(
-        self, session: Session, folder: str | os.PathLike[str], saved_nbytes: int = 0, speculate: bool | None = None
+        self, session: Session | Pair, folder: str | os.PathLike[str], saved_nbytes: int = 0, speculate: bool | None = None
     ) -> None:
-        """Raises InputError for a folder without a tokenizer, or with one of more tokens than the decoder knows."""
+        """`session`: of a decoder, or the `Pair` of an encoder and its decoder.
+
+        Raises InputError for a folder without a tokenizer, or with one of more tokens than the decoder knows."""
         self.generator = Generator(session, saved_nbytes, speculate)
         self.tokenizer = FolderTokenizer(folder)
         vocabulary = self.generator.decoder.vocabulary
@@ -28,28 +33,46 @@ class Text:
 
     def reply(
         self, prompt: str, max_tokens: int | None = None, *, stop: Collection[str] = (), sampling: Sampling | None = None,
-        slide: bool = False,
+        slide: bool = False, features: np.ndarray | None = None,
     ) -> TextReply:  # fmt: skip
-        """An iterator over pieces of text that follow `prompt`, up to a text of `stop`. Raises as `Generator.reply` does."""
-        return self.reply_to_tokens(self.tokenizer.encode(prompt), max_tokens, stop=stop, sampling=sampling, slide=slide)
+        """An iterator over pieces of text that follow `prompt`, up to a text of `stop`. Raises as `Generator.reply` does.
+
+        With an encoder, the text that `prompt` is rendered as; or, of `features`, the text that begins with `prompt`.
+        """
+        options = {"stop": stop, "sampling": sampling, "slide": slide}
+        if (pair := self.generator.decoder.pair) is None:
+            if features is not None:
+                raise InputError("features are for an encoder of sound, and the library is a decoder alone")
+            return self.reply_to_tokens(self.tokenizer.encode(prompt), max_tokens, **options)
+        begin = self.tokenizer.decoder_begin()
+        if features is None and not pair.takes_features:
+            return self.reply_to_tokens(begin, max_tokens, **options, source=self.tokenizer.encode(prompt))
+        begin += self.tokenizer.encode(prompt, is_plain=False)
+        return self.reply_to_tokens(begin, max_tokens, **options, source=features)
+
+    def require_chat(self) -> None:
+        """Raise InputError for an encoder-decoder."""
+        if self.generator.decoder.pair is not None:
+            raise InputError("an encoder-decoder makes one text of another, and has no conversations: give a prompt")
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], max_tokens: int | None = None, *, stop: Collection[str] = (),
         sampling: Sampling | None = None, slide: bool = False,
     ) -> TextReply:  # fmt: skip
         """The reply to a conversation of messages, {"role": …, "content": …}, in the form of the folder's template."""
+        self.require_chat()
         tokens = self.tokenizer.encode(self.tokenizer.conversation(messages), is_plain=False)
         return self.reply_to_tokens(tokens, max_tokens, stop=stop, sampling=sampling, slide=slide)
 
     def reply_to_tokens(
         self, tokens: Sequence[int], max_tokens: int | None = None, *, stop: Collection[str] = (),
-        sampling: Sampling | None = None, slide: bool = False,
+        sampling: Sampling | None = None, slide: bool = False, source: Source | None = None,
     ) -> TextReply:  # fmt: skip
-        """As `reply`, to a prompt of tokens."""
+        """As `reply`, to a prompt of tokens; with an encoder the tokens that the reply begins with, and its `source`."""
         if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
             raise InputError("stop is a collection of texts, none of them empty")
         constraint = None if sampling is None or sampling.grammar is None else self.grammars.begin(sampling.grammar)
-        options = {"sampling": sampling, "slide": slide, "constraint": constraint}
+        options = {"sampling": sampling, "slide": slide, "constraint": constraint, "source": source}
         reply = self.generator.reply(tokens, max_tokens, stop=self.tokenizer.ends, **options)
         return TextReply(reply, self.tokenizer, tuple(stop))
 

@@ -39,6 +39,21 @@ class FolderTokenizer:
         """The tokens of a text; a plain one, which no template made, gets those that begin each text."""
         return self.tokenizer.encode(text, add_special_tokens=is_plain).ids
 
+    def decoder_begin(self) -> list[int]:
+        """Tokens that an encoder-decoder's text begins with. Raises InputError if the files do not say them."""
+        start = self.settings.get("decoder_start_token_id", self.settings.get("bos_token_id"))
+        if not isinstance(start, int):
+            raise InputError(f"{self.folder}: no file says decoder_start_token_id, which texts of the decoder begin with")
+        forced = self.settings.get("forced_decoder_ids") or []
+        pairs = [one for one in forced if isinstance(one, list) and len(one) == 2] if isinstance(forced, list) else []
+        later = [token for _, token in sorted(pairs, key=lambda one: one[0])] or [self.settings.get("forced_bos_token_id")]
+        known = []
+        for token in later:  # up to the first that is the model's own choice
+            if not isinstance(token, int):
+                break
+            known.append(token)
+        return [start, *known]
+
     def _ends(self) -> Iterator[int]:
         given = self.settings.get("eos_token_id", [])
         yield from (one for one in (given if isinstance(given, list) else [given]) if isinstance(one, int))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flexcomp.errors import BudgetError
+from flexcomp.errors import BudgetError, InputError
 from flexcomp.generation import Text, TokenBytes, Turns
 from flexcomp.generation.tokenizer import TOKENIZER
 from flexcomp.runtime import Budget, Pool, Session, ladder_of, least_bytes, load, pool_bytes, ports_of, read_summary
@@ -93,6 +93,8 @@ class LanguageModel:
         self.session: Session = load(path, budget=self._session_nbytes, threads=threads)
         try:
             self.text = Text(self.session, path.resolve().parent)
+            if self.text.generator.decoder.encoded:
+                raise InputError(f"{path} is of an encoder-decoder, which a server does not run: `flexcomp generate` does")
             self.turns = Turns(self.text, saved_nbytes, waiting)
         except BaseException:
             self.session.close()

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from flexcomp.compiler import read_model_folder
 from flexcomp.errors import InputError, ModelError
 from tests.cli import calls
+from tests.exporters import encoding, growing
 from tests.exporters.genai import DEPTH, SHARED, VOCABULARY, Form
 from tests.generation import model_folder
 
@@ -135,3 +136,67 @@ def test_files_of_another_model_stay(hub, tmp_path):
 def test_options_of_folders_alone(hub):
     done = calls.call("build", hub / "model.onnx", "-o", hub / "out.so", "--context", "8")
     assert done.returncode == 2 and "are for a model's folder" in done.stderr
+
+
+@pytest.fixture
+def pair(tmp_path):
+    encoding.write(tmp_path, encoding.Form())
+    model_folder.write(tmp_path)
+    settle(tmp_path, n_positions=24, pad_token_id=3)
+    return tmp_path
+
+
+def test_an_encoder_decoder(pair):
+    found = read_model_folder(pair)
+    assert found.model.name == "decoder_with_past_model.onnx" and not found.shapes
+    assert found.input_shapes["input_ids"] == (1, 1) and found.input_shapes["encoder_attention_mask"] == (1, 24)
+    assert found.state["present.0.decoder.key"] == "past_key_values.0.decoder.key"
+    assert found.state["past_key_values.1.encoder.value"] == "past_key_values.1.encoder.value"
+    part = found.encoder
+    assert (part.model.encoder.name, part.model.decoder.name) == ("encoder_model.onnx", "decoder_model.onnx")
+    assert part.input_shapes == dict.fromkeys(("input_ids", "attention_mask"), (1, "tokens"))
+    assert part.shapes == {"tokens": [16, 24]} and part.pad == {"input_ids": 3, "attention_mask": 0}
+    assert [one.name for one in found.libraries(pair / "t5.so")] == ["t5.so", "t5.encoder.so"]
+    assert read_model_folder(pair, context=9).encoder.shapes == {"tokens": [9]}
+
+
+def test_an_encoder_decoder_is_chosen_by_its_decoder(pair):
+    (pair / "onnx").mkdir()
+    for name in ("encoder_model", "decoder_model_merged"):
+        (pair / "onnx" / f"{name}_q4.onnx").symlink_to(pair / "encoder_model.onnx")
+    encoding.write(pair, encoding.Form(merged=True))
+    assert read_model_folder(pair).model.name == "decoder_model_merged.onnx"
+    assert read_model_folder(pair, "decoder_with_past_model.onnx").encoder.model.decoder.name == "decoder_model.onnx"
+    with pytest.raises(InputError, match="none named logits"):  # the link leads to an encoder
+        read_model_folder(pair, "onnx/decoder_model_merged_q4.onnx")
+    (pair / "onnx" / "decoder_model_merged_q4.onnx").unlink()
+    with pytest.raises(InputError, match=r"decoder_model_merged_q4.onnx, or decoder_model_q4.onnx and .* is needed"):
+        read_model_folder(pair, "onnx/encoder_model_q4.onnx")
+
+
+def test_an_encoder_decoder_without_caches_or_a_mask(pair):
+    encoding.write(pair, encoding.Form(hides=False))
+    with pytest.raises(InputError, match="has no input encoder_attention_mask"):
+        read_model_folder(pair)
+    (pair / "decoder_with_past_model.onnx").unlink()
+    with pytest.raises(InputError, match="has no decoder with caches next to it"):
+        read_model_folder(pair)
+
+
+def test_an_encoder_of_sound(pair):
+    encoding.write(pair, encoding.Form(sound=True))
+    with pytest.raises(InputError, match="num_mel_bins and max_source_positions"):
+        read_model_folder(pair)
+    settle(pair, max_target_positions=24, num_mel_bins=6, max_source_positions=10)
+    found = read_model_folder(pair)
+    assert found.encoder.input_shapes == {"input_features": (1, 6, 20)} and not found.encoder.shapes
+    assert found.input_shapes["past_key_values.0.encoder.key"] == (1, encoding.HEADS, 10, encoding.DEPTH)
+    assert found.input_shapes["past_key_values.0.decoder.key"] == (1, encoding.HEADS, 24, encoding.DEPTH)
+
+
+def test_a_merged_decoder(hub):
+    """Inputs of the branch without caches are none of the network."""
+    (hub / "model.onnx").unlink()
+    onnx.save(growing.merged(growing.decoder(growing.Form())), hub / "model.onnx")
+    found = read_model_folder(hub)
+    assert {*found.input_shapes} == {"input_ids", "attention_mask", "position_ids", *found.state.values()}
