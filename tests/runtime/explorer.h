@@ -5,6 +5,7 @@
 // state every fiber that may go is tried, from a copy of the state, and a state that was there before is left at once.
 // An operation that changes nothing is no step where no other fiber changes that Atomic: it finds the same whenever it is done.
 // Such Atomics are assumed until a fiber is seen to change one that another took for its own; then all begins anew.
+// Nor is it a step to wake nobody: whoever falls asleep later could as well have seen what changed since, and not slept.
 // What is found: a failed Require, and states from which nobody can go on. Operations take effect in one order for all;
 // what weaker memory orders allow besides is not explored.
 #pragma once
@@ -136,20 +137,26 @@ inline int At(const char* doing, const void* with = nullptr, int options = 1) {
   return std::exchange(fibers[current].option, 0);
 }
 
-// Stops until the condition holds, which looks at the state only.
+// Stops until the condition holds, which looks at the state only. Returns the way to take, of so many.
 template <typename Condition>
-void Until(const char* doing, const Condition& condition) {
+int Until(const char* doing, const Condition& condition, int options = 1) {
   Fiber& fiber = fibers[current];
   fiber.may_go = [](const void* asked) { return (*static_cast<const Condition*>(asked))(); };
   fiber.asked = &condition;
-  At(doing);
+  const int option = At(doing, nullptr, options);
   fiber.may_go = nullptr;
   fiber.asked = nullptr;
+  return option;
 }
 
 inline void Sleep(const void* on) {
   fibers[current].asleep_on = on;
   At("wake up", on);
+}
+inline bool IsSleptOn(const void* on) {
+  for (const Fiber& fiber : fibers)
+    if (fiber.asleep_on == on) return true;
+  return false;
 }
 inline void Wake(const void* on) {
   for (Fiber& fiber : fibers)
@@ -197,38 +204,53 @@ inline bool MayGo(const Fiber& fiber) {
   return !fiber.done && fiber.asleep_on == nullptr && (fiber.may_go == nullptr || fiber.may_go(fiber.asked));
 }
 
-// Calls visit(data, nbytes) for every part of the state.
-template <typename Visit>
-void Parts(const Visit& visit) {
+inline size_t StackNbytes(int number) { return static_cast<size_t>(stacks[number] + kStackNbytes - fibers[number].live); }
+
+// Calls visit(data, nbytes) for every part of the state, visit_stack(number, data, nbytes) for the stacks.
+template <typename Visit, typename VisitStack>
+void Parts(const Visit& visit, const VisitStack& visit_stack) {
   for (int i = 0; i < fiber_count; ++i) visit(reinterpret_cast<char*>(&fibers[i]), kFiberNbytes);
   visit(shared, shared_nbytes);
-  for (int i = 0; i < fiber_count; ++i) visit(fibers[i].live, static_cast<size_t>(stacks[i] + kStackNbytes - fibers[i].live));
+  for (int i = 0; i < fiber_count; ++i) visit_stack(i, fibers[i].live, StackNbytes(i));
 }
 
-// Sums of products, none of which waits for another.
-inline uint64_t Hash() {
-  uint64_t hash = 0, key = 0x9E3779B97F4A7C15;
+// Sums of products, none of which waits for another. `part` tells parts of the same bytes apart.
+inline uint64_t Sum(uint64_t part, const char* data, size_t nbytes) {
+  uint64_t sum = 0, key = 0x9E3779B97F4A7C15 * (part + 1);
   const auto add = [&](uint64_t one, uint64_t two) {
     const auto product = static_cast<unsigned __int128>(one ^ key) * (two ^ ~key);
-    hash += static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+    sum += static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
     key += 0xD6E8FEB86659FD93;
   };
-  Parts([&](const char* data, size_t nbytes) {
-    uint64_t one, two;
-    size_t at = 0;
-    for (; at + 16 <= nbytes; at += 16) {
-      std::memcpy(&one, data + at, 8);
-      std::memcpy(&two, data + at + 8, 8);
-      add(one, two);
-    }
-    if (at < nbytes) std::memcpy(&one, data + at, 8), add(one, nbytes);
-  });
+  uint64_t one, two;
+  size_t at = 0;
+  for (; at + 16 <= nbytes; at += 16) {
+    std::memcpy(&one, data + at, 8);
+    std::memcpy(&two, data + at + 8, 8);
+    add(one, two);
+  }
+  if (at < nbytes) std::memcpy(&one, data + at, 8), add(one, nbytes);
+  return sum;
+}
+
+// Of the stacks; each changes only while its own fiber runs.
+struct Sums {
+  uint64_t stacks[kMostFibers] = {};
+  void Update(int number) { stacks[number] = Sum(2 * kMostFibers + number, fibers[number].live, StackNbytes(number)); }
+};
+
+inline uint64_t Hash(const Sums& sums) {
+  uint64_t hash = 0, part = 0;
+  Parts([&](const char* data, size_t nbytes) { hash += Sum(part++, data, nbytes); },
+        [&](int number, const char*, size_t) { hash += sums.stacks[number]; });
   hash = (hash ^ hash >> 32) * 0x9E3779B97F4A7C15;
   return (hash ^ hash >> 29) | 1;
 }
 
 class Seen {
  public:
+  // That `Add` comes soon: the slot is far away.
+  void Expect(uint64_t hash) const { __builtin_prefetch(&slots_[(hash >> 20) & (slots_.size() - 1)]); }
   // Whether it is new.
   bool Add(uint64_t hash) {
     if (2 * count_ >= slots_.size()) Grow();
@@ -265,14 +287,21 @@ Explored Explore(const AtEnd& at_end) {
   struct Frame {
     size_t saved;  // where its state lies
     int fiber, option;
+    int came_by;  // the fiber whose step led there
+    Sums sums;
   };
   std::vector<Frame> frames;
   std::vector<char> saved;
   Seen seen;
   Explored explored;
-  const auto push = [&] {
-    frames.push_back({saved.size(), 0, 0});
-    Parts([&](const char* data, size_t nbytes) { saved.insert(saved.end(), data, data + nbytes); });
+  Sums sums;
+  unsigned differ = 0;  // fibers, as bits, whose stacks are not those of the last frame
+  const auto save = [&](const char* data, size_t nbytes) { saved.insert(saved.end(), data, data + nbytes); };
+  const auto save_stack = [&](int, const char* data, size_t nbytes) { save(data, nbytes); };
+  // The state that lies saved from `at` on.
+  const auto push = [&](size_t at, int came_by) {
+    frames.push_back({at, 0, 0, came_by, sums});
+    differ = 0;
     bool done = true, stuck = true;
     for (int i = 0; i < fiber_count; ++i) {
       done &= fibers[i].done;
@@ -282,17 +311,26 @@ Explored Explore(const AtEnd& at_end) {
     Require(done || !stuck, "nobody can go on");
   };
   path.clear();
-  seen.Add(Hash());
-  push();
+  for (int i = 0; i < fiber_count; ++i) sums.Update(i);
+  seen.Add(Hash(sums));
+  Parts(save, save_stack);
+  push(0, 0);
   for (bool there = true; !frames.empty();) {  // there: the state is that of the last frame
     Frame& frame = frames.back();
     if (!there) {
       // First the fibers, which say where the stacks are.
       const char* from = saved.data() + frame.saved;
-      Parts([&](char* data, size_t nbytes) {
-        std::memcpy(data, from, nbytes);
-        from += nbytes;
-      });
+      Parts(
+          [&](char* data, size_t nbytes) {
+            std::memcpy(data, from, nbytes);
+            from += nbytes;
+          },
+          [&](int number, char* data, size_t nbytes) {
+            if ((differ >> number & 1) != 0) std::memcpy(data, from, nbytes);
+            from += nbytes;
+          });
+      sums = frame.sums;
+      differ = 0;
       there = true;
     }
     while (frame.fiber < fiber_count && !(MayGo(fibers[frame.fiber]) && frame.option < fibers[frame.fiber].options)) {
@@ -301,19 +339,33 @@ Explored Explore(const AtEnd& at_end) {
     }
     if (frame.fiber == fiber_count) {
       saved.resize(frame.saved);
+      differ |= 1u << frame.came_by;
       frames.pop_back();
       if (!path.empty()) path.pop_back();
       there = false;
       continue;
     }
-    const Fiber& fiber = fibers[frame.fiber];
+    const int number = frame.fiber;
+    const Fiber& fiber = fibers[number];
     path.push_back({fiber.name, fiber.doing, fiber.with, frame.option});
-    Resume(frame.fiber, frame.option++);
+    Resume(number, frame.option++);
     ++explored.steps;
     if (shared_after_all) break;
-    if (seen.Add(Hash())) {
-      push();
+    differ |= 1u << number;
+    sums.Update(number);
+    const uint64_t hash = Hash(sums);
+    if (explored.steps % 4096 == 0) {
+      Sums all = sums;
+      for (int i = 0; i < fiber_count; ++i) all.Update(i);
+      Require(Hash(all) == hash, "a fiber changed the stack of another");
+    }
+    seen.Expect(hash);
+    const size_t at = saved.size();
+    Parts(save, save_stack);  // meanwhile
+    if (seen.Add(hash)) {
+      push(at, number);
     } else {
+      saved.resize(at);
       path.pop_back();
       there = false;
     }
@@ -353,7 +405,9 @@ class Atomic {
   void wait(T old, std::memory_order = std::memory_order_seq_cst) const noexcept {
     for (At("wait"); value_ == old;) explore::Sleep(this);
   }
-  void notify_all() noexcept { At("notify"), explore::Wake(this); }
+  void notify_all() noexcept {
+    if (explore::IsSleptOn(this)) At("notify"), explore::Wake(this);
+  }
 
  private:
   // Counts of spins and the numbers of errors order nothing.

@@ -177,9 +177,11 @@ const flexcomp::Tapes& tapes() { return deck().tapes; }
 
 bool StartsEmpty() { return loader->tape().operations.data() == tapes().first.operations.data(); }
 
-void Lock() {
-  Until("lock", [] { return !world->locked; });
+// Returns the way to take, of so many.
+int Lock(int options = 1) {
+  const int option = Until("lock", [] { return !world->locked; }, options);
   world->locked = true;
+  return option;
 }
 void Unlock() { world->locked = false; }
 
@@ -209,8 +211,8 @@ bool Abandon() {
   return world->abandoned = true;
 }
 
-void SetBudget(int chosen) {
-  Lock();
+void SetBudget() {
+  const int chosen = Lock(static_cast<int>(scenario->rungs.size()));
   world->wanted = chosen;
   if (world->abandoned) world->rung = chosen;
   if (world->running && chosen < world->rung) {
@@ -218,9 +220,12 @@ void SetBudget(int chosen) {
     ++world->shrunk;
     loader->Interrupt();
   }
-  Unlock();
-  Until("wait for the switch", [chosen] { return !world->locked && (!world->running || world->rung <= chosen); });
-  world->locked = true;
+  const auto switched = [chosen] { return !world->running || world->rung <= chosen; };
+  if (!switched()) {
+    Unlock();
+    Until("wait for the switch", [&switched] { return !world->locked && switched(); });
+    world->locked = true;
+  }
   if (!world->running && !world->abandoned && (world->wanted == world->rung || !loader->Busy() || !Abandon())) SwitchToWanted();
   Unlock();
 }
@@ -247,7 +252,6 @@ bool RunSteps() {
     const Step& step = rung().steps[i];
     if (world->interrupt.load(std::memory_order_relaxed)) return false;
     const uint32_t need = loader->tape().need[i];
-    if (!loader->Ready(need)) At("stall");
     world->awaited = need;
     if (!loader->Await(need)) return false;
     world->awaited = 0;
@@ -259,7 +263,6 @@ bool RunSteps() {
 
 void Cancel() {
   for (; world->cancels < scenario->cancels; ++world->cancels) {
-    At("cancel");
     Lock();
     if (world->running) {
       world->cancelled = world->interrupt = true;
@@ -374,8 +377,7 @@ void RunAll() {
 }
 
 void Switch() {
-  for (; world->switched < scenario->switches; ++world->switched)
-    SetBudget(At("choose a budget", nullptr, static_cast<int>(scenario->rungs.size())));
+  for (; world->switched < scenario->switches; ++world->switched) SetBudget();
 }
 
 template <typename T, typename... Args>
