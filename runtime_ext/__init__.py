@@ -16,10 +16,15 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm_ffi import Function
 
 __all__ = [
     "build_runtime_object",
     "complete_object",
+    "function",
     "headers",
     "include_folders",
     "joined",
@@ -37,6 +42,7 @@ __all__ = [
 ]
 
 
+_FOR_SIZE = "cmake/for_size.txt"
 _COMPLETE = b"flexcomp_has_cxx_library"  # a symbol of cmake/complete.cc
 
 
@@ -56,6 +62,19 @@ def register() -> None:
     import tvm_ffi  # noqa: F401 - its library comes first
 
     ctypes.CDLL(str(runtime_library()))
+
+
+def function(name: str) -> Function:
+    """A function of the runtime, for this process. Raises OSError if the compiled runtime is of another version than this file."""
+    register()
+    from tvm_ffi import get_global_func
+
+    found = get_global_func(name, allow_missing=True)
+    if found is None:
+        checkout = Path(__file__).parents[1]
+        how = f"--editable {checkout}" if (checkout / "pyproject.toml").exists() else "--force-reinstall flexcomp"
+        raise OSError(f"{runtime_library()} was compiled from another version of flexcomp, without {name}: run pip install {how}")
+    return found
 
 
 def runtime_library() -> Path:
@@ -116,9 +135,9 @@ def link_options(tvm_ffi_folder: str | Path | None = None, *, complete: bool | N
 
 
 def sources() -> list[Path]:
-    """The runtime's C++ sources and headers, in a fixed order."""
-    folder = Path(__file__).parent / "src"
-    return sorted([*folder.rglob("*.cc"), *folder.rglob("*.h")])
+    """The files that the runtime's object is made of, in a fixed order."""
+    folder = Path(__file__).parent
+    return sorted([*folder.glob("src/**/*.cc"), *folder.glob("src/**/*.h"), folder / _FOR_SIZE])
 
 
 def program_units(name: str) -> list[Path]:
@@ -155,11 +174,11 @@ def build_runtime_object(compiler: str, output: str | Path, options: Iterable[st
     from tvm_ffi.libinfo import find_include_path
 
     output = Path(output)
-    folder = _installed("src/session/module.cc").parents[1]
+    folder = Path(__file__).parent  # not the installed copies, which may be older than `sources`, by which caches know the object
     flags = ["-std=c++20", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
-    flags += ["-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}", f"-I{folder}"]
-    for_size = {folder.parent / name for name in _installed("cmake/for_size.txt").read_text().split()}
-    units = {"-O2": set(folder.rglob("*.cc")) - for_size, "-Os": for_size}
+    flags += ["-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}", f"-I{folder / 'src'}"]
+    for_size = {folder / name for name in (folder / _FOR_SIZE).read_text().split()}
+    units = {"-O2": {source for source in sources() if source.suffix == ".cc"} - for_size, "-Os": for_size}
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as pool:
 
         def compiled(level: str) -> str:

@@ -165,8 +165,7 @@ class Artifact:
 
 
 def _checked(program: bytes) -> tvm.runtime.Module:
-    runtime_ext.register()
-    return tvm.get_global_func(f"{PROGRAM_KIND}.create")(program)
+    return runtime_ext.function(f"{PROGRAM_KIND}.create")(program)
 
 
 def _reason(error: Exception) -> str:

@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import tvm_ffi
-
 from flexcomp import runtime_ext
 from flexcomp.program import PROGRAM_KIND
 
@@ -29,8 +27,7 @@ def choose_cores(
     `cpus` are the candidates, by default all that this thread may use; `sysfs` stands for
     /sys/devices/system/cpu.
     """
-    runtime_ext.register()
-    choose = tvm_ffi.get_global_func(PROGRAM_KIND + ".choose_cores")
+    choose = runtime_ext.function(PROGRAM_KIND + ".choose_cores")
     listed = "" if cpus is None else ",".join(map(str, cpus))
     chosen = json.loads(choose(os.fspath(sysfs), listed, threads, asked))
     return CoreChoice(*(None if (c := chosen[key]) is None else tuple(c) for key in ("compute_cpus", "loader_cpus")))

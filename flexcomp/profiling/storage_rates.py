@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import tvm_ffi
-
 from flexcomp import runtime_ext
 from flexcomp.errors import InputError
 from flexcomp.files import beside
@@ -33,8 +31,7 @@ class StorageRates:
 
 def measure_storage(folder: Path, clock: Callable[[], float] = time.perf_counter) -> StorageRates:
     """Write a file, let the runtime's loader read it, and remove the file. Raises InputError if that cannot be."""
-    runtime_ext.register()
-    read = tvm_ffi.get_global_func(PROGRAM_KIND + ".measure_storage")
+    read = runtime_ext.function(PROGRAM_KIND + ".measure_storage")
     try:
         left = min(_NBYTES, shutil.disk_usage(folder).free // _SPARED)
         with beside(folder / "probe") as place, open(place / "probe", "wb") as file:

@@ -83,13 +83,12 @@ class Pool:
             "threads": None if threads is None else checked_number(threads, "threads", least=1),
             "queue": checked_number(queue, "queue", least=1),
         }
-        runtime_ext.register()
         self.closed = False
         self._process = os.getpid()
         self._units = parse_budget(budget).units  # of requests and answers
         self._members: dict[str, _Member] = {}  # models as the runtime described them: there may be others by now
         with translated():
-            self._pool = tvm_ffi.get_global_func(_CREATE)(json.dumps(options))
+            self._pool = runtime_ext.function(_CREATE)(json.dumps(options))
         self._submit, self._run = function(self._pool, "submit"), function(self._pool, "run")
         self._collector = Collector(self._pool)
         # Also before the interpreter ends, when threads can no longer return to Python.

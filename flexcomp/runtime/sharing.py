@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import tvm_ffi
-
 from flexcomp import runtime_ext
 from flexcomp.deprecated import OldAttribute, seconds
 from flexcomp.errors import BudgetError, InputError
@@ -121,7 +119,6 @@ def _ask(
         request = json.dumps({"budget_bytes": budget, "strategy": sharing, "models": models}, allow_nan=False)
     except ValueError:
         raise InputError("weights and times must be finite numbers") from None
-    runtime_ext.register()
     with translated():
-        answer = json.loads(tvm_ffi.get_global_func(_SHARES)(request))
+        answer = json.loads(runtime_ext.function(_SHARES)(request))
     return Shares(tuple(answer["rungs"]), answer["bytes"], answer["least_bytes"], answer["cost"], answer["points"])

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import tvm_ffi
 
 from flexcomp import runtime_ext
 from flexcomp.compiler import by_symbol, compile_module, linker_for
@@ -102,11 +101,10 @@ def build_library(trial: Trial, path: str, compiler: str | None = None) -> Trial
     candidate = named(trial.spec, replace(target.vector_unit, threads=trial.threads), trial.kernel)
     assert candidate is not None, f"no kernel is called {trial.kernel}"
     linker = linker_for(target, compiler)
-    runtime_ext.register()
     program = one_layer_program(trial, candidate, target.features)
     code = {trial.name: with_scratch(candidate.build(), candidate.scratch)}
     kernels = compile_module(by_symbol(code, program.layers), target)
-    module = tvm_ffi.get_global_func(f"{PROGRAM_KIND}.create")(encode_program(program, trial.digest))
+    module = runtime_ext.function(f"{PROGRAM_KIND}.create")(encode_program(program, trial.digest))
     module.import_module(kernels)
     module.export_library(path, fcompile=linker.compile, addons=[str(linker.runtime)], options=list(linker.options))
     return TrialLibrary(path, len(program.rungs[0].steps))

@@ -1,8 +1,10 @@
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,6 +227,21 @@ def test_the_runtime_builds_with_another_compiler(tmp_path):
     made = build_runtime_object("g++", tmp_path / "runtime.o", ["-O0"])
     assert made.stat().st_size > 100_000
     assert [path.name for path in tmp_path.iterdir()] == ["runtime.o"]
+
+
+def test_a_cross_build_compiles_what_its_cache_looks_at(tmp_path):
+    """And not the copies of the last installation, which may be older."""
+    log, compiler = tmp_path / "log", tmp_path / "g++"
+    compiler.write_text(f"#!/bin/sh\ncat >>{log}\n")
+    compiler.chmod(0o755)
+    runtime_ext.build_runtime_object(str(compiler), tmp_path / "runtime.o")
+    compiled = re.findall(r'#include "(.*)"', log.read_text())
+    assert sorted(map(Path, compiled)) == [path for path in runtime_ext.sources() if path.suffix == ".cc"]
+
+
+def test_a_compiled_runtime_of_another_version_is_told():
+    with pytest.raises(OSError, match=r"libflexcomp.so.1 was compiled from another version of flexcomp, without flexcomp.program.9"):
+        runtime_ext.function("flexcomp.program.9.create")
 
 
 def test_budgets_switch_while_inferences_run(tiny):
