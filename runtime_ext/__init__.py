@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tvm_ffi import Function
 
 __all__ = [
+    "build_runtime_library",
     "build_runtime_object",
     "complete_object",
     "function",
@@ -29,8 +30,9 @@ __all__ = [
     "include_folders",
     "joined",
     "json_reader",
+    "library_units",
     "link_options",
-    "other_runner",
+    "other_programs",
     "planner",
     "program_units",
     "register",
@@ -44,6 +46,9 @@ __all__ = [
 
 _FOR_SIZE = "cmake/for_size.txt"
 _COMPLETE = b"flexcomp_has_cxx_library"  # a symbol of cmake/complete.cc
+
+
+RUNTIME_LIBRARY = "libflexcomp.so.1"
 
 
 def runtime_object() -> Path:
@@ -65,7 +70,7 @@ def register() -> None:
 
 
 def function(name: str) -> Function:
-    """A function of the runtime, for this process. Raises OSError if the compiled runtime is of another version than this file."""
+    """A function of the runtime, for this process. Raises OSError if the compiled runtime is of another version."""
     register()
     from tvm_ffi import get_global_func
 
@@ -79,7 +84,7 @@ def function(name: str) -> Function:
 
 def runtime_library() -> Path:
     """The library of the runtime, of pools and of the C interface, for this process."""
-    return _native("libflexcomp.so.1")
+    return _native(RUNTIME_LIBRARY)
 
 
 def planner() -> Path:
@@ -110,10 +115,10 @@ def complete_object(machine: str) -> Path | None:
     return path if path.exists() and _COMPLETE in path.read_bytes() else None
 
 
-def other_runner(machine: str) -> Path | None:
-    """The runner for another machine; None where the installation brings none."""
-    path = runtime_object().with_name("machines") / machine / "flexcomp-run"
-    return path if path.exists() else None
+def other_programs(machine: str) -> Path | None:
+    """The folder of the runner and its library for another machine; None where the installation brings none."""
+    folder = runtime_object().with_name("machines") / machine
+    return folder if folder.exists() else None
 
 
 def link_options(tvm_ffi_folder: str | Path | None = None, *, complete: bool | None = None) -> list[str]:
@@ -141,13 +146,17 @@ def sources() -> list[Path]:
 
 
 def program_units(name: str) -> list[Path]:
-    """The C++ files that "runner" or "server" is made of."""
-    folder = Path(__file__).parent
-    units = sorted((folder / name).glob("*.cc"))
-    if name == "runner":  # opens libraries; tokens; a pool of models, which places its lanes on cores
-        units += sorted(unit for part in ("decoder", "library", "pool") for unit in (folder / part).glob("*.cc"))
-        units += [folder / "src/threads/cores.cc", folder / "src/threads/cpu_set.cc"]
-    return units
+    """The C++ files that the program "runner" or "server" is made of."""
+    return _units(name)
+
+
+def library_units() -> list[list[Path]]:
+    """The C++ files of the runtime's library besides those of the runtime's object: lists to be joined."""
+    return [_units("decoder", "library", "pool", "watch"), _units("api")]
+
+
+def _units(*folders: str) -> list[Path]:
+    return sorted(unit for folder in folders for unit in (Path(__file__).parent / folder).glob("*.cc"))
 
 
 def headers() -> list[Path]:
@@ -158,7 +167,7 @@ def headers() -> list[Path]:
 def include_folders() -> list[Path]:
     """Where C++ files look for them."""
     folder = Path(__file__).parent
-    return [folder, folder / "src"]
+    return [folder, folder / "src", folder / "include"]
 
 
 def joined(units: Iterable[Path]) -> str:
@@ -187,6 +196,27 @@ def build_runtime_object(compiler: str, output: str | Path, options: Iterable[st
             return made
 
         _run([compiler, "-r", "-nostdlib", "-o", str(output), *pool.map(compiled, units)])
+    return output
+
+
+def build_runtime_library(compiler: str, runtime: Path, ffi: Path, output: Path, options: Iterable[str] = ()) -> Path:
+    """Link the runtime's library with another C++ compiler, of the object of `build_runtime_object` and libtvm_ffi."""
+    from tvm_ffi.libinfo import find_include_path
+
+    flags = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-D_FILE_OFFSET_BITS=64"]
+    flags += ["-D_GNU_SOURCE", *(f"-I{folder}" for folder in (find_include_path(), *include_folders()))]
+    link = [f"-L{ffi.parent}", "-ltvm_ffi", "-static-libstdc++", "-static-libgcc", "-lpthread", "-ldl", "-Wl,-z,nodelete"]
+    link += [f"-Wl,-soname,{RUNTIME_LIBRARY}", f"-Wl,--version-script,{Path(__file__).parent / 'api/flexcomp.map'}"]
+    link += ["-Wl,--strip-all", "-Wl,-rpath,$ORIGIN"]
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as pool:
+
+        def compiled(units: list[Path]) -> str:
+            made = f"{scratch}/{units[0].parent.name}.o"
+            _run([*compiler.split(), *flags, *options, "-x", "c++", "-c", "-", "-o", made], joined(units))
+            return made
+
+        objects = [*pool.map(compiled, library_units()), str(runtime)]
+        _run([*compiler.split(), "-shared", "-o", str(output), *objects, *options, *link])
     return output
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 SOURCES = Path(__file__).resolve().parents[1] / "runtime_ext"
 FOLDERS = (
     "src/base", "src/program", "src/threads", "src/memory", "src/storage", "src/kernels", "src/cuda", "src/session",
-    "pool", "library", "watch", "decoder", "api", "runner",
+    "pool", "library", "watch", "decoder", "api",
 )  # fmt: skip
 # Folders outside of this order, and the folders that each may include besides itself.
-APART = {"include": (), "cmake": (), "planner": (), "json": (), "server": ("src/base",)}
+APART = {"include": (), "cmake": (), "planner": (), "json": (), "runner": (), "server": ("src/base",)}
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 

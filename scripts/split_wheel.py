@@ -31,14 +31,14 @@ _RUNTIME_README = """`flexcomp.load`, `Session`, `Pool`, `Generator` and the pro
 The package `flexcomp` compiles networks, on this machine or on another one.
 """
 _NATIVE = "flexcomp/runtime_ext/"
-_OF_OTHERS = ("flexcomp_runtime.o", "flexcomp-run")  # for building, and for packages for devices
+_OF_OTHERS = ("flexcomp_runtime.o", "flexcomp-run", "libflexcomp.so.1")  # for building, and for packages for devices
 _NO_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def split_wheel(wheel: Path, output: Path, platform: str, others: Mapping[str, Path] | None = None) -> tuple[Path, Path]:
     """Write the halves of `wheel` to the folder `output`, for a platform such as "manylinux_2_28_x86_64": runtime, flexcomp.
 
-    The latter gets the runtime and the runner of `others`, wheels for other machines.
+    The latter gets the runtime, its library and the runner of `others`, wheels for other machines.
     """
     files = _read(wheel)
     (own,) = {name.partition("/")[0] for name in files if name.partition("/")[0].endswith(".dist-info")}

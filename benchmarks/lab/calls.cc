@@ -1,6 +1,9 @@
-// calls LIBRARY BUDGET TIMES ROUNDS: one thread, rounds of inferences by the runner's own code and by the C interface in turns. Prints for
-// each round both loops' microseconds per inference, of the clock and of the processor. Inputs stay as they lie, outputs are not read.
+// calls LIBRARY WEIGHTS BYTES TIMES ROUNDS: one thread, rounds of inferences by the library's own functions, as Python calls them, and by
+// the C interface in turns. Prints for each round both loops' microseconds per inference, of the clock and of the processor. Inputs stay
+// as they lie, outputs are not read.
 #include <flexcomp.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -8,11 +11,9 @@
 #include <ctime>
 #include <string>
 
-#include "runner/arguments.h"
-#include "runner/inputs.h"
-#include "runner/model.h"
-
 namespace {
+
+namespace ffi = tvm::ffi;
 
 struct Cost {
   double wall_us, cpu_us;
@@ -42,28 +43,25 @@ flexcomp_status Keep(void*, const flexcomp_tensor*, uint32_t) { return FLEXCOMP_
 }  // namespace
 
 int main(int, char** argv) {
-  using namespace flexcomp::runner;
-  std::string threads = "--threads=1", budget = std::string("--budget=") + argv[2];
-  char* words[] = {argv[0], argv[1], threads.data(), budget.data()};
-  const int times = std::atoi(argv[3]), rounds = std::atoi(argv[4]);
-  const Model model(ParseArguments(4, words));
-  const Inputs nothing({}, {}, 0);
-  const Model::Look look = [](tvm::ffi::PackedArgs) {};
+  const int times = std::atoi(argv[4]), rounds = std::atoi(argv[5]);
+  const std::string path = argv[1], chosen = std::string("{\"library_path\": \"") + path + "\", \"threads\": 1, \"budget_bytes\": " + argv[3] + "}";
+  const auto own = ffi::Module::LoadFromFile(path)->GetFunction("open").value()(ffi::String(argv[2]), ffi::String(chosen)).cast<ffi::Module>();
+  const ffi::Function run = own->GetFunction("run_in_place").value(), nothing = ffi::Function::FromPacked([](ffi::PackedArgs, ffi::Any*) {});
 
   flexcomp_options options = FLEXCOMP_OPTIONS_INIT;
+  options.weights = argv[2];
   options.threads = 1;
-  options.budget = static_cast<uint64_t>(model.Stats()["budget_bytes"].cast<int64_t>());
+  options.budget = std::strtoull(argv[3], nullptr, 10);
   flexcomp_session* session;
   Require(flexcomp_open(argv[1], &options, &session));
   for (int round = -1; round < rounds; ++round) {  // the first one warms
-    const Cost runner = Measure(times, [&] { model.Run(nothing, look); });
+    const Cost library = Measure(times, [&] { run(nothing, nothing); });
     const Cost interface = Measure(times, [&] { Require(flexcomp_run_in_place(session, Keep, Keep, nullptr)); });
-    if (round >= 0) std::printf("%.4f %.4f %.4f %.4f\n", runner.wall_us, runner.cpu_us, interface.wall_us, interface.cpu_us);
+    if (round >= 0) std::printf("%.4f %.4f %.4f %.4f\n", library.wall_us, library.cpu_us, interface.wall_us, interface.cpu_us);
   }
   flexcomp_stats stats = {};
   stats.size = sizeof stats;
   Require(flexcomp_get_stats(session, &stats));
-  const auto runs = static_cast<uint64_t>(model.Stats()["runs"].cast<int64_t>()), wanted = static_cast<uint64_t>(times) * static_cast<uint64_t>(rounds + 1);
   Require(flexcomp_close(session));
-  return stats.runs == wanted && runs == wanted ? 0 : 1;
+  return stats.runs == static_cast<uint64_t>(times) * static_cast<uint64_t>(rounds + 1) ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-"""The cost of an inference through the C interface, compared with that through the runner's code.
+"""The cost of an inference through the C interface, compared with the functions of the library itself, as Python calls them.
 
     python -m benchmarks.lab.calls [LIBRARY] [--budget all] [--times 20000] [--rounds 15]
 
@@ -22,21 +22,19 @@ import flexcomp
 from benchmarks.networks.graph import Graph
 from benchmarks.results import Results, Table, json_option
 from flexcomp import runtime_ext
+from flexcomp.runtime import read_summary, resolve_in
 
 _MORE_US = 5.0
 COLUMNS = {"loop": "", "µs": ".2f", "µs of the processor": ".2f"}
 
 
 def program(folder: Path) -> Path:
-    """`calls.cc` with the runner's own sources."""
-    units = [unit for unit in runtime_ext.program_units("runner") if unit.name != "runner.cc"]
-    includes = [*runtime_ext.include_folders(), runtime_ext.include_folders()[0] / "include"]
+    """`calls.cc`, compiled."""
     ffi, path, library = Path(tvm_ffi.__file__).parent, folder / "calls", runtime_ext.runtime_library()
     command = ["g++", "-std=c++20", "-O2", "-D_FILE_OFFSET_BITS=64", "-D_GNU_SOURCE", f"-isystem{ffi / 'include'}"]
-    command += [*(f"-I{one}" for one in includes), "-x", "c++", "-", "-x", "none", library]
+    command += [*(f"-I{one}" for one in runtime_ext.include_folders()), Path(__file__).with_suffix(".cc"), library]
     command += [f"-L{ffi / 'lib'}", "-ltvm_ffi", f"-Wl,-rpath,{ffi / 'lib'}:{library.parent}", "-ldl", "-pthread"]
-    source = runtime_ext.joined([*units, Path(__file__).with_suffix(".cc")])
-    subprocess.run([*map(str, command), "-o", str(path)], input=source, text=True, check=True)
+    subprocess.run([*map(str, command), "-o", str(path)], check=True)
     return path
 
 
@@ -60,14 +58,15 @@ def main() -> int:
     results, table = Results.begin("benchmarks.lab.calls"), Table(COLUMNS)
     with tempfile.TemporaryDirectory() as scratch:
         library = args.library or smallest(Path(scratch))
-        command = [program(Path(scratch)), library, args.budget, args.times, args.rounds]
+        budget = resolve_in(args.budget, read_summary(library))
+        command = [program(Path(scratch)), library, library.with_suffix(".weights"), budget, args.times, args.rounds]
         done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, check=True)
     rounds = np.array([line.split() for line in done.stdout.splitlines()], dtype=float)
-    runner, interface = np.median(rounds, axis=0).reshape(2, 2)
-    table.add("flexcomp-run", *runner)
+    own, interface = np.median(rounds, axis=0).reshape(2, 2)
+    table.add("the library", *own)
     table.add("flexcomp.h", *interface)
     results.write(args.json, [table])
-    return int(interface[0] - runner[0] > _MORE_US)
+    return int(interface[0] - own[0] > _MORE_US)
 
 
 if __name__ == "__main__":

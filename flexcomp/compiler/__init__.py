@@ -17,5 +17,5 @@ __getattr__, __dir__, __all__ = lazy_exports(
     weight_types="WeightTypes",
     calibration="Given",
     machine_code="by_symbol compile_module",
-    linker="cache_for cross_compiler linker_for own_flags require_linker",
+    linker="cache_for compiled cross_compiler linker_for own_flags require_linker runtime_object_for",
 )

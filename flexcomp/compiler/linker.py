@@ -10,7 +10,8 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,12 +56,9 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
         fast = _fast(command) if runtime_ext.complete_object(here) is None else ()
         options = (*fast, *runtime_ext.link_options())
         return Linker(_for_target(command, target), runtime_ext.runtime_object(), options)
-    flags = own_flags()
-    folder = runtime_cache(" ".join([command, *flags]))
+    folder = runtime_cache(command)
     complete = runtime_ext.complete_object(machine) if is_zig(command) else None
-    runtime = complete or kept_file(
-        folder, "flexcomp_runtime.o", lambda scratch: _runtime(command, flags, scratch / "flexcomp_runtime.o")
-    )
+    runtime = complete or runtime_object_for(command)
     kept_file(folder, "libtvm_ffi.so", lambda scratch: _name_only_library(command, scratch / "libtvm_ffi.so"))
     # The stand-in for libtvm_ffi defines nothing, so the linker would drop the dependency.
     options = ("-Wl,--no-as-needed", *runtime_ext.link_options(folder, complete=complete is not None))
@@ -149,7 +147,17 @@ def _require(compiler: str | None, package: str) -> str:
 
 def runtime_cache(compiler: str) -> Path:
     """A folder for this compiler's objects of the runtime's sources."""
-    return cache_for("runtime", compiler, runtime_ext.sources())
+    return cache_for("runtime", " ".join([compiler, *own_flags()]), runtime_ext.sources())
+
+
+def runtime_object_for(compiler: str) -> Path:
+    """The runtime's object by another compiler, made at the first use. Raises TargetError."""
+
+    def build(scratch: Path) -> Path:
+        with compiled("the runtime", compiler):
+            return runtime_ext.build_runtime_object(compiler, scratch / "flexcomp_runtime.o", own_flags())
+
+    return kept_file(runtime_cache(compiler), "flexcomp_runtime.o", build)
 
 
 def cache_for(what: str, compiler: str, sources: Iterable[Path]) -> Path:
@@ -174,12 +182,14 @@ def own_flags() -> list[str]:
     return os.environ.get("FLEXCOMP_CXXFLAGS", "").split()
 
 
-def _runtime(compiler: str, flags: Sequence[str], path: Path) -> Path:
+@contextmanager
+def compiled(what: str, compiler: str) -> Iterator[None]:
+    """Turn a compiler's error into TargetError with its reason."""
     try:
-        return runtime_ext.build_runtime_object(compiler, path, flags)
+        yield
     except RuntimeError as error:  # the command, and its output
         lines = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines()
-        raise TargetError(f"cannot compile the runtime with {compiler}: {lines[0].strip()}") from error
+        raise TargetError(f"cannot compile {what} with {compiler}: {lines[0].strip()}") from error
 
 
 def _name_only_library(compiler: str, path: Path) -> Path:

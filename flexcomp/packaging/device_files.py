@@ -1,4 +1,4 @@
-"""Files that a device needs besides a model's library: the runner, and libtvm_ffi for its architecture."""
+"""Files that a device needs besides a model's library: the runner, its library, and libtvm_ffi for its architecture."""
 
 from __future__ import annotations
 
@@ -13,33 +13,45 @@ from pathlib import Path
 
 from flexcomp import runtime_ext
 from flexcomp.cache import kept_file, trusted_folder
-from flexcomp.compiler import cache_for, cross_compiler, own_flags
+from flexcomp.compiler import cache_for, compiled, cross_compiler, own_flags, runtime_object_for
 from flexcomp.errors import TargetError
 
 LIBRARY = "libtvm_ffi.so"
+RUNTIME = runtime_ext.RUNTIME_LIBRARY
 RUNNER = "flexcomp-run"
 # Machines that tvm-ffi has wheels for: pip's names, and the interpreter, whose version does not matter here.
 _WHEELS = {"aarch64": "manylinux_2_28_aarch64", "x86_64": "manylinux_2_28_x86_64"}
 _PYTHON = "3.11"
 
 
-def device_files(machine: str, compiler: str | None = None) -> tuple[Path, Path]:
-    """The runner and libtvm_ffi for a machine, "aarch64" or "x86_64".
+def device_files(machine: str, compiler: str | None = None) -> dict[str, Path]:
+    """By name: the runner, its library and libtvm_ffi for a machine, "aarch64" or "x86_64".
 
-    This machine's come with flexcomp. Another's runner comes with flexcomp's wheels, or is compiled by the cross compiler, and
+    This machine's come with flexcomp. Another's come with flexcomp's wheels, or are compiled by the cross compiler, and
     its libtvm_ffi is taken from the wheel of the version that is installed here. Files that were made or fetched are kept in the
     user's cache. Raises TargetError.
     """
-    if machine == platform.machine() and compiler is None:
-        return runtime_ext.runner(), ffi_library(machine)
-    brought = runtime_ext.other_runner(machine) if compiler is None else None
-    if brought is not None:
-        return brought, ffi_library(machine)
+    if compiler is None:
+        folder = runtime_ext.runner().parent if machine == platform.machine() else runtime_ext.other_programs(machine)
+        if folder is not None:
+            return {RUNNER: folder / RUNNER, RUNTIME: folder / RUNTIME, LIBRARY: ffi_library(machine)}
     compiler = cross_compiler(machine, compiler)
-    library = ffi_library(machine, compiler)
+    ffi = ffi_library(machine, compiler)
+    runtime = _runtime_library(compiler, ffi)
     static = ("-static-libstdc++", "-static-libgcc")
-    runner = program_for("runner", RUNNER, compiler, [library], static)
-    return runner, library
+    return {RUNNER: program_for("runner", RUNNER, compiler, [runtime], static), RUNTIME: runtime, LIBRARY: ffi}
+
+
+def _runtime_library(compiler: str, ffi: Path) -> Path:
+    made = runtime_object_for(compiler)
+    units = [unit for units in runtime_ext.library_units() for unit in units]
+    folder = cache_for("library", " ".join([compiler, *own_flags()]), [*units, *runtime_ext.headers(), made, ffi])
+
+    def build(scratch: Path) -> Path:
+        with compiled("the runtime's library", compiler):
+            return runtime_ext.build_runtime_library(compiler, made, ffi, scratch / RUNTIME, own_flags())
+
+    return kept_file(folder, RUNTIME, build)
 
 
 def ffi_library(machine: str, compiler: str | None = None) -> Path:
@@ -93,8 +105,9 @@ def _compile(
     command = [*compiler.split(), "-std=c++20", "-O2", "-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}"]
     command += [*(f"-I{folder}" for folder in runtime_ext.include_folders()), "-x", "c++", "-", "-o", str(output)]
     command += [*options, *(f"-L{library.parent}" for library in libraries)]
-    command += [f"-l{library.stem.removeprefix('lib')}" for library in libraries]
-    command += ["-lpthread", "-Wl,-rpath,$ORIGIN"]
+    command += [f"-l:{library.name}" for library in libraries]
+    # The programs' libraries have libraries of their own.
+    command += ["-lpthread", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"]
     done = subprocess.run(command, input=runtime_ext.joined(units), capture_output=True, text=True, check=False)
     if done.returncode or not output.exists():
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

@@ -38,22 +38,21 @@ The tokenizer and its settings are here, too. With flexcomp in Python (pip insta
 
 
 def package(library: str | os.PathLike[str], output: str | os.PathLike[str], compiler: str | None = None) -> list[str]:
-    """Put a library, its weights, the runner, libtvm_ffi and a README into `output`; returns the names of the files.
+    """Put a library, its weights, the runner, libflexcomp, libtvm_ffi and a README into `output`; returns the names of the files.
 
     Where a tokenizer lies next to the library, all files for text go along. `output` is a folder, new or empty, or an archive
     NAME.tar.gz, whose files lie in a folder NAME; the output appears only
-    when complete. The machine is the library's; the runner of another one is compiled by `compiler`, or
+    when complete. The machine is the library's; the runtime of another one is compiled by `compiler`, or
     MACHINE-linux-gnu-g++. Raises InputError, ArtifactError, or TargetError for a machine or compiler that is missing.
     """
     library, output = Path(library), Path(output)
     weights = library.with_suffix(".weights")
     machine = require_library(library, weights)
     require_new(output)
-    runner, tvm_ffi = device_files(machine, compiler)
     text = _README.format(
         model=library.stem, machine=machine, runner=RUNNER, library=library.name, weights=weights.name, tvm_ffi=LIBRARY
     )
-    files = {library.name: library, weights.name: weights, RUNNER: runner, LIBRARY: tvm_ffi}
+    files = {library.name: library, weights.name: weights, **device_files(machine, compiler)}
     if texts := _texts(library.resolve().parent):
         files |= texts
         text += _TEXT.format(library=library.name)

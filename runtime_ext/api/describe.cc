@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "api/budgets.h"
 #include "api/members.h"
 #include "api/sessions.h"
 #include "api/status.h"
@@ -72,9 +73,21 @@ flexcomp_status flexcomp_describe_tensor(flexcomp_session* session, flexcomp_kin
     made.rank = static_cast<int32_t>(type.shape.size());
     made.dtype = api::DtypeOf(type.dtype);
     made.nbytes = type.nbytes;
-    if (const Padding* const padding = found->shapes().padding(); padding != nullptr && kind != FLEXCOMP_STATE)
-      made.open_axes = kind == FLEXCOMP_INPUT ? padding->input_axes(index) : padding->output_axes(index);
+    if (const Padding* const padding = found->shapes().padding(); padding != nullptr && kind != FLEXCOMP_STATE) {
+      const bool is_input = kind == FLEXCOMP_INPUT;
+      made.open_axes = is_input ? padding->input_axes(index) : padding->output_axes(index);
+      const auto names = is_input ? padding->input_names(index) : padding->output_names(index);
+      if (!names.empty()) made.axis_names = names.data();
+    }
     api::Give(info, made, offsetof(flexcomp_tensor_info, open_axes), "info");
+  });
+}
+
+flexcomp_status flexcomp_find_shape(flexcomp_session* session, const flexcomp_tensor* inputs, uint32_t input_count, uint32_t* shape) {
+  return api::Guarded([&] {
+    const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
+    api::RequirePointer(shape, "shape");
+    *shape = static_cast<uint32_t>(api::FitOf(found->shapes(), inputs, input_count).shape);
   });
 }
 
@@ -124,6 +137,24 @@ flexcomp_status flexcomp_describe_budget(flexcomp_session* session, uint32_t sha
     made.pinned = rung.pinned;
     made.streamed = rung.streamed;
     made.predicted_s = rung.predicted_s;
+    api::Give(info, made, sizeof made, "info");
+  });
+}
+
+flexcomp_status flexcomp_describe_session(flexcomp_session* session, flexcomp_session_info* info) {
+  return api::Guarded([&] {
+    const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
+    Session& own = found->own();
+    const Shapes& shapes = found->shapes();
+    flexcomp_session_info made{};
+    made.smallest = api::BudgetOf(FLEXCOMP_BUDGET_SMALLEST, shapes);
+    made.usual = api::BudgetOf(FLEXCOMP_BUDGET_DEFAULT, shapes);
+    for (const auto& program : shapes.programs()) made.all = std::max(made.all, program->rungs.back().budget);
+    made.layer = found->layer.c_str();
+    made.needs = found->needs.c_str();
+    made.compute_cpus = found->compute_cpus.c_str();
+    made.loader_cpus = found->loader_cpus.c_str();
+    made.threads = own.state().placement.threads;
     api::Give(info, made, sizeof made, "info");
   });
 }

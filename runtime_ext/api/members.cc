@@ -90,7 +90,7 @@ flexcomp_stats Member::Stats() const {
   made.direct = session["direct_io"].cast<bool>();
   made.bytes_read = CountOf(session, "bytes_read");
   made.reads = CountOf(session, "reads");
-  made.latency_s = SecondsOf(session, "latency_ms");
+  made.latency_s = SecondsOf(said, "latency_ms");  // the member's own, also where members are one network
   made.stall_s = SecondsOf(session, "stall_ms");
   // Libraries of earlier versions do not say all of these.
   if (Has(session, "read_ms")) made.read_s = SecondsOf(session, "read_ms");

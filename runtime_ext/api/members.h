@@ -31,13 +31,12 @@ class Member {
   void Cancel();  // the inference in progress
   void Remove();  // throws as Pool::Remove, and Closed if it is no member any more
 
+  tvm::ffi::json::Object Said() const;  // as Pool::StatsOf
   flexcomp_stats Stats() const;
   flexcomp_member_stats Counts() const;
   size_t rung() const;
 
  private:
-  tvm::ffi::json::Object Said() const;
-
   const std::shared_ptr<Pool> pool_;
   std::atomic<uint32_t> number_ = 0;  // no model of a pool has 0
   const Shapes shapes_;

@@ -23,7 +23,7 @@
 namespace flexcomp::api {
 namespace {
 
-constexpr uint32_t kFlags = FLEXCOMP_VERIFY | FLEXCOMP_PAGE_CACHE | FLEXCOMP_NO_AFFINITY | FLEXCOMP_NO_WORK_STEALING;
+constexpr uint32_t kFlags = FLEXCOMP_VERIFY | FLEXCOMP_PAGE_CACHE | FLEXCOMP_NO_AFFINITY | FLEXCOMP_NO_WORK_STEALING | FLEXCOMP_TRACE;
 
 constexpr size_t kFirstOptions = offsetof(flexcomp_options, source);  // the size of the first version
 
@@ -37,6 +37,7 @@ SessionOptions OptionsOf(const flexcomp_options& given, const Shapes& shapes) {
   options.cores.compute = CpusOf(given.compute_cpus);
   options.cores.loader = CpusOf(given.loader_cpus);
   options.help = (given.flags & FLEXCOMP_NO_WORK_STEALING) == 0;
+  options.trace = (given.flags & FLEXCOMP_TRACE) != 0;
   options.storage.direct = (given.flags & FLEXCOMP_PAGE_CACHE) == 0;
   options.storage.verify = (given.flags & FLEXCOMP_VERIFY) != 0;
   options.storage.read_bandwidth = given.read_bandwidth;

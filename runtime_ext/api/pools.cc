@@ -79,6 +79,7 @@ json::Object SessionOptionsOf(const flexcomp_options& given) {
   if (given.budget != FLEXCOMP_BUDGET_DEFAULT || given.threads != 0 || given.compute_cpus != nullptr)
     Raise("InputError", "a member of a pool has the pool's budget, threads and cores: leave its own unset");
   if (given.source != nullptr) Raise(kUnsupported, "a member of a pool reads its weights from a file: open a session for another source");
+  if ((given.flags & FLEXCOMP_TRACE) != 0) Raise(kUnsupported, "a member of a pool notes no trace: open a session for FLEXCOMP_TRACE");
   json::Object made;
   if ((given.flags & FLEXCOMP_VERIFY) != 0) made.Set("verify", true);
   if ((given.flags & FLEXCOMP_PAGE_CACHE) != 0) made.Set("direct", false);

@@ -1,6 +1,10 @@
 #include "api/sessions.h"
 
+#include <tvm/ffi/extra/json.h>
+
+#include <algorithm>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "api/handles.h"
@@ -12,6 +16,9 @@
 namespace flexcomp::api {
 namespace {
 
+namespace ffi = tvm::ffi;
+namespace json = tvm::ffi::json;
+
 Handles<flexcomp_session, const Opened>& All() {
   static auto* const all = new Handles<flexcomp_session, const Opened>("the session is closed, or was never open");
   return *all;
@@ -21,11 +28,40 @@ Handles<flexcomp_session, const Opened>& All() {
 // time the first use of such a variable allocates, and where there is no memory that ends the process.
 InCallback* newest = nullptr;
 
+// From the record of the shape that needs the most (flexcomp/runtime/budget.py). What cannot be read stays empty.
+void NoteMinimum(Opened& opened) {
+  const auto least = [](const auto& program) { return program->rungs.front().budget; };
+  const Program& program = **std::ranges::max_element(opened.shapes().programs(), {}, least);
+  const auto found = program.metadata.find("minimum");
+  if (found == program.metadata.end()) return;
+  ffi::String error;
+  const auto record = json::Parse(found->second, &error).try_cast<json::Object>();
+  if (!error.empty() || !record) return;
+  const auto member = [&]<typename T>(const char* name, T) {
+    const auto value = record->Get(ffi::String(name));
+    return value.has_value() ? value->try_cast<T>() : std::nullopt;
+  };
+  const auto layer = member("layer", ffi::String());
+  const auto needs = member("needs", json::Object());
+  if (!layer || !needs) return;
+  opened.layer = *layer;
+  for (const auto& [name, value] : *needs) {
+    const auto what = name.try_cast<ffi::String>();
+    const auto nbytes = value.try_cast<int64_t>();
+    if (what && nbytes && *nbytes > 0) opened.needs += (opened.needs.empty() ? "" : ", ") + std::to_string(*nbytes) + " of " + std::string(*what);
+  }
+}
+
 InCallback* CallbackOf(const Opened& opened, bool readers_only) noexcept {
   return opened.session == nullptr ? nullptr : InCallback::Of(*opened.session, readers_only);
 }
 
 }  // namespace
+
+Session& Opened::own() const {
+  if (session == nullptr) Raise(kUnsupported, "the session is a member of a pool, which decides this itself");
+  return *session;
+}
 
 const Shapes& Opened::shapes() const noexcept { return session != nullptr ? session->shapes() : member->shapes(); }
 
@@ -34,7 +70,15 @@ const Program& Opened::program(uint32_t shape) const {
   return shapes()[shape];
 }
 
-flexcomp_session* Keep(Session::Owner owner) { return All().Keep(std::make_shared<const Opened>(Opened{std::move(owner)})); }
+flexcomp_session* Keep(Session::Owner owner) {
+  const auto opened = std::make_shared<Opened>(Opened{std::move(owner)});
+  const Placement placement = opened->session->state().placement;
+  opened->compute_cpus = placement.compute.ToString();
+  opened->loader_cpus = placement.loader.ToString();
+  NoteMinimum(*opened);
+  return All().Keep(opened);
+}
+
 flexcomp_session* Keep(std::shared_ptr<Member> member) { return All().Keep(std::make_shared<const Opened>(Opened{nullptr, std::move(member)})); }
 
 std::shared_ptr<const Opened> FindOpened(flexcomp_session* handle) {
@@ -52,7 +96,7 @@ std::shared_ptr<const Opened> FindOpenedToWait(flexcomp_session* handle) {
 
 std::shared_ptr<Session> FindToWait(flexcomp_session* handle) {
   const std::shared_ptr<const Opened> opened = FindOpenedToWait(handle);
-  if (opened->session == nullptr) Raise(kUnsupported, "the session is a member of a pool, which decides this itself");
+  opened->own();
   return opened->session;
 }
 

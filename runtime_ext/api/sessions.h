@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <memory>
+#include <string>
 
 #include "session/session.h"
 
@@ -16,7 +17,9 @@ class Member;
 struct Opened {
   std::shared_ptr<Session> session;  // nullptr: a member
   std::shared_ptr<Member> member{};
+  std::string layer{}, needs{}, compute_cpus{}, loader_cpus{};  // of a session of its own, as flexcomp_session_info has them
 
+  Session& own() const;  // throws an error of kind Unsupported for a member of a pool
   const Shapes& shapes() const noexcept;
   const Program& program() const noexcept { return shapes()[0]; }  // names, types and states are those of all
   size_t shape_count() const noexcept { return shapes().size(); }

@@ -9,12 +9,12 @@
 namespace flexcomp::api {
 namespace {
 
-struct Named {
+struct NamedDtype {
   flexcomp_dtype dtype;
   uint8_t code, bits;
 };
 
-constexpr Named kDtypes[] = {
+constexpr NamedDtype kDtypes[] = {
     {FLEXCOMP_FLOAT32, kDLFloat, 32}, {FLEXCOMP_FLOAT16, kDLFloat, 16}, {FLEXCOMP_BFLOAT16, kDLBfloat, 16}, {FLEXCOMP_FLOAT64, kDLFloat, 64},
     {FLEXCOMP_BOOL, kDLBool, 8},      {FLEXCOMP_INT8, kDLInt, 8},       {FLEXCOMP_UINT8, kDLUInt, 8},       {FLEXCOMP_INT16, kDLInt, 16},
     {FLEXCOMP_UINT16, kDLUInt, 16},   {FLEXCOMP_INT32, kDLInt, 32},     {FLEXCOMP_UINT32, kDLUInt, 32},     {FLEXCOMP_INT64, kDLInt, 64},
@@ -24,7 +24,7 @@ constexpr Named kDtypes[] = {
 constexpr const char* kKinds[] = {"input", "output", "state"};
 
 DLDataType DataTypeOf(flexcomp_dtype dtype, const std::string& name) {
-  for (const Named& one : kDtypes)
+  for (const NamedDtype& one : kDtypes)
     if (one.dtype == dtype) return {one.code, one.bits, 1};
   RaiseError("InputError", "tensor \"", name, "\" is given with an unknown element type, ", dtype);
 }
@@ -67,7 +67,7 @@ Described At(const Program& program, flexcomp_kind kind, uint32_t index) {
 }
 
 flexcomp_dtype DtypeOf(DLDataType dtype) {
-  for (const Named& one : kDtypes)
+  for (const NamedDtype& one : kDtypes)
     if (one.code == dtype.code && one.bits == dtype.bits && dtype.lanes == 1) return one.dtype;
   RaiseError(kUnsupported, "the C interface has no element type ", DtypeName(dtype));
 }

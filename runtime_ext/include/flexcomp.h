@@ -85,7 +85,8 @@ enum {
   FLEXCOMP_VERIFY = 1,          /* check every byte of the weights at opening, and again with every read */
   FLEXCOMP_PAGE_CACHE = 2,      /* read through the page cache of the system, and not past the cache */
   FLEXCOMP_NO_AFFINITY = 4,     /* leave threads to the system, also where cores differ */
-  FLEXCOMP_NO_WORK_STEALING = 8 /* threads that wait for weights do not help to load them */
+  FLEXCOMP_NO_WORK_STEALING = 8, /* threads that wait for weights do not help to load them */
+  FLEXCOMP_TRACE = 16           /* note when kernels and loads run, for FLEXCOMP_TEXT_TRACE */
 };
 
 /* Sources of weights that are in no file of their own. The bytes must not change while a session uses them. */
@@ -156,6 +157,22 @@ FLEXCOMP_API flexcomp_status flexcomp_open_linked(const flexcomp_network *networ
 /* Returns memory, threads and files of the session. Waits; call flexcomp_cancel first for a quick end. NULL returns FLEXCOMP_OK. */
 FLEXCOMP_API flexcomp_status flexcomp_close(flexcomp_session *session);
 
+typedef struct flexcomp_session_info {
+  size_t size;              /* sizeof(flexcomp_session_info); set it before the call */
+  uint64_t smallest;        /* FLEXCOMP_BUDGET_SMALLEST in bytes: enough for every shape, as the next two */
+  uint64_t usual;           /* FLEXCOMP_BUDGET_DEFAULT in bytes */
+  uint64_t all;             /* the smallest budget with which everything stays in memory */
+  const char *layer;        /* that sets the smallest budget; "": not known */
+  const char *needs;        /* what the layer needs, in bytes: "1234 of weights, 56 of scratch"; "": not known */
+  const char *compute_cpus; /* cores of the compute threads, such as "4-7"; "": any */
+  const char *loader_cpus;  /* cores of the thread that loads weights; "": any */
+  int32_t threads;          /* compute threads */
+  int32_t reserved;         /* 0 */
+} flexcomp_session_info;
+
+/* FLEXCOMP_ERROR_UNSUPPORTED: the session is a member of a pool, which chooses budget and cores. */
+FLEXCOMP_API flexcomp_status flexcomp_describe_session(flexcomp_session *session, flexcomp_session_info *info);
+
 /* --------------------------------------------------------------------------------------------------- inputs, outputs, states */
 
 typedef int32_t flexcomp_dtype;
@@ -190,6 +207,8 @@ typedef struct flexcomp_tensor_info {
   uint64_t nbytes;
   uint32_t open_axes;   /* bit i is 1: along axis i an inference takes any extent from 1 to that of the largest shape */
   uint32_t reserved;    /* 0 */
+  const char *const *axis_names; /* `rank` names, NULL for axes that are not open: axes of one name have one extent in an inference. NULL:
+                                    no axis is open */
 } flexcomp_tensor_info;
 
 /* The number of shapes of a network. Shapes have numbers from 0 on; 0 is the largest. An inference uses the shape that its inputs
@@ -237,6 +256,10 @@ typedef flexcomp_status (*flexcomp_callback)(void *context, const flexcomp_tenso
  * states are in place; its status does not change them. Tensors are those of the shape in use, and nothing is padded. */
 FLEXCOMP_API flexcomp_status flexcomp_run_in_place(flexcomp_session *session, flexcomp_callback fill, flexcomp_callback drain,
                                                    void *context);
+
+/* The shape that an inference with these inputs uses. Their memory is not read and may be NULL. */
+FLEXCOMP_API flexcomp_status flexcomp_find_shape(flexcomp_session *session, const flexcomp_tensor *inputs, uint32_t input_count,
+                                                 uint32_t *shape);
 
 /* Has flexcomp_run_in_place and flexcomp_warm use a shape, until flexcomp_run uses another. At first shape 0 is in use. Waits. */
 FLEXCOMP_API flexcomp_status flexcomp_use_shape(flexcomp_session *session, uint32_t shape);
@@ -322,6 +345,26 @@ typedef struct flexcomp_stats {
 
 FLEXCOMP_API flexcomp_status flexcomp_get_stats(flexcomp_session *session, flexcomp_stats *stats);
 
+/* Bytes per second that the storage gives to the session, which reads the weights file by `request` bytes, `nbytes` in all, into the
+ * memory of its budget: the next inference reads its weights anew. Waits. */
+FLEXCOMP_API flexcomp_status flexcomp_measure_storage(flexcomp_session *session, uint64_t request, uint64_t nbytes, double *bytes_per_s);
+
+/* Texts in JSON, for tools. Later versions may add members of objects. Times are of CLOCK_MONOTONIC. */
+typedef int32_t flexcomp_text;
+enum {
+  FLEXCOMP_TEXT_NETWORK = 0,      /* tensors, budgets and layers, as `flexcomp inspect --json` prints them; not of members of pools */
+  FLEXCOMP_TEXT_STATS = 1,        /* plan, cores and statistics of a session; memory, plan and members of a pool */
+  FLEXCOMP_TEXT_TRACE = 2,        /* when kernels and loads of the last inference ran. Needs FLEXCOMP_TRACE */
+  FLEXCOMP_TEXT_DEVICE_RATES = 3, /* what a GPU costs besides its kernels, which is measured now. Waits. FLEXCOMP_ERROR_INPUT: no GPU */
+  FLEXCOMP_TEXT_PLAN = 4          /* how a pool shares its budget */
+};
+
+/* Gets a text, which ends with a zero and lives as long as the call. Must return, without an exception or longjmp. */
+typedef void (*flexcomp_text_callback)(void *context, const char *text);
+
+/* Gives a text of a session, or of a pool. FLEXCOMP_ERROR_UNSUPPORTED: the session or pool has no such text. */
+FLEXCOMP_API flexcomp_status flexcomp_get_text(flexcomp_session *session, flexcomp_text which, flexcomp_text_callback give, void *context);
+
 /* ----------------------------------------------------------------------------- pools: several networks in one budget */
 
 /* Networks of a pool take turns in lanes, and share the budget: the pool chooses their plans so that the sum of rate * urgency *
@@ -385,6 +428,9 @@ typedef struct flexcomp_pool_stats {
 } flexcomp_pool_stats;
 
 FLEXCOMP_API flexcomp_status flexcomp_pool_get_stats(flexcomp_pool *pool, flexcomp_pool_stats *stats);
+
+/* As flexcomp_get_text: FLEXCOMP_TEXT_STATS, FLEXCOMP_TEXT_PLAN. */
+FLEXCOMP_API flexcomp_status flexcomp_pool_get_text(flexcomp_pool *pool, flexcomp_text which, flexcomp_text_callback give, void *context);
 
 typedef struct flexcomp_member_stats {
   size_t size;        /* sizeof(flexcomp_member_stats); set it before the call */

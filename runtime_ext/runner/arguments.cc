@@ -201,6 +201,7 @@ Arguments ParseArguments(int argc, char** argv) {
                                    parsed.warmup > 0 || parsed.reset_state || parsed.seed > 0 || parsed.switch_budgets > 0))
     throw UsageError("with --generate, --pool, --input, --output-dir, --seed, --repeat, --warmup, --reset-state, --trace, --switch-budgets "
                      "and --callers have no meaning: leave them out");
+  if (parsed.lanes < 1) throw UsageError("a pool has 1 to 64 lanes, not 0");
   if (pool && !parsed.budget.nbytes && !parsed.help) throw UsageError("--pool needs --budget, in bytes, such as 64MB");
   if (parsed.repeat < 1) throw UsageError("--repeat takes at least 1");
   if (parsed.callers > 0 && parsed.switch_budgets == 0) throw UsageError("--callers needs --switch-budgets");

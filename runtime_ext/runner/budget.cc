@@ -1,20 +1,16 @@
 #include "budget.h"
 
-#include <tvm/ffi/extra/json.h>
-
 #include <cctype>
 #include <charconv>
 #include <cstdio>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include "arguments.h"
 
 namespace flexcomp::runner {
 namespace {
-
-namespace ffi = tvm::ffi;
-namespace json = tvm::ffi::json;
 
 struct Unit {
   const char* name;
@@ -67,22 +63,14 @@ std::optional<double> Amount(const std::string& number) {
   return value;
 }
 
-// ", set by layer …"; empty where the library does not say.
-std::string SetBy(const std::string& minimum, Units units) {
-  ffi::String error;
-  const auto facts = json::Parse(minimum, &error).try_cast<json::Object>();
-  if (!error.empty() || !facts || !facts->count("layer") || !facts->count("needs")) return "";
-  const auto layer = (*facts)["layer"].try_cast<ffi::String>();
-  const auto needs = (*facts)["needs"].try_cast<json::Object>();
-  if (!layer || !needs) return "";
-  std::string text = ", set by layer " + std::string(*layer) + ":";
-  const char* separator = " ";
-  for (const auto& [name, value] : *needs) {
-    const auto what = name.try_cast<ffi::String>();
-    const auto nbytes = value.try_cast<int64_t>();
-    if (!what || !nbytes || *nbytes <= 0) continue;
-    text += separator + HumanBytes(static_cast<uint64_t>(*nbytes), units) + " of " + std::string(*what);
-    separator = ", ";
+// "1234 of weights, 56 of scratch" with readable numbers.
+std::string Readable(const std::string& needs, Units units) {
+  std::string text;
+  std::istringstream all(needs);
+  for (std::string need; std::getline(all >> std::ws, need, ',');) {
+    size_t digits = 0;
+    const uint64_t nbytes = std::stoull(need, &digits);
+    text += (text.empty() ? " " : ", ") + HumanBytes(nbytes, units) + need.substr(digits);
   }
   return text;
 }
@@ -139,9 +127,9 @@ std::string Enough(uint64_t nbytes, Units units) {
   return WithCommas(nbytes) + " B";
 }
 
-std::string TooSmall(uint64_t asked, uint64_t smallest, const std::string& minimum, Units units) {
-  return "a budget of " + HumanBytes(asked, units) + " is too small: the smallest feasible budget is " + Enough(smallest, units) +
-         SetBy(minimum, units);
+std::string TooSmall(uint64_t asked, const flexcomp_session_info& info, Units units) {
+  const std::string layer = info.layer, by = layer.empty() ? "" : ", set by layer " + layer + ":" + Readable(info.needs, units);
+  return "a budget of " + HumanBytes(asked, units) + " is too small: the smallest feasible budget is " + Enough(info.smallest, units) + by;
 }
 
 }  // namespace flexcomp::runner

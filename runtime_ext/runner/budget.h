@@ -1,6 +1,8 @@
 // Budgets as people write them, as in flexcomp/runtime/budget.py.
 #pragma once
 
+#include <flexcomp.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -27,8 +29,7 @@ Budget ParseBudget(const std::string& given);
 std::string HumanBytes(uint64_t nbytes, Units units);
 std::string Enough(uint64_t nbytes, Units units);
 
-// The message for a budget of `asked` bytes. `minimum` is the smallest budget's entry in the library's metadata; may be
-// empty.
-std::string TooSmall(uint64_t asked, uint64_t smallest, const std::string& minimum, Units units);
+// The message for a budget of `asked` bytes.
+std::string TooSmall(uint64_t asked, const flexcomp_session_info& info, Units units);
 
 }  // namespace flexcomp::runner

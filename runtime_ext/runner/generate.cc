@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "decoder/decoder.h"
+#include "calls.h"
 #include "model.h"
 #include "process_memory.h"
 #include "process_start.h"
@@ -16,8 +16,6 @@
 
 namespace flexcomp::runner {
 namespace {
-
-namespace json = tvm::ffi::json;
 
 // The line of tokens on standard output, which ends also where an error ends the reply.
 class Line {
@@ -36,33 +34,30 @@ class Line {
 };
 
 struct Reply {
-  uint64_t tokens = 0, inferences = 0;
+  uint64_t tokens = 0;
   const char* finish = "length";
   int64_t first_ns = 0, last_ns = 0;  // of the monotonic clock
 };
 
-Reply Follow(const Model& model, const Decoder& decoder, const Arguments& arguments) {
+Reply Follow(const Model& model, const Arguments& arguments) {
+  const auto capacity = Got<flexcomp_decoder_info>(flexcomp_describe_decoder, model.session()).capacity;
   Reply reply;
-  const auto infer = [&](size_t shape, const Decoder::OnTensors& fill, const Decoder::OnTensors& drain) {
-    model.RunIn(shape, fill, drain);
-    ++reply.inferences;
-  };
   Line line;
-  std::vector<float> logits(decoder.vocabulary());
-  std::vector<int64_t> next = arguments.generate;
+  std::vector<int64_t> given = arguments.generate;
   for (uint64_t position = 0;;) {
-    decoder.Take(infer, position, next, logits);
-    position += next.size();
-    next = {Likeliest(logits)};
+    int64_t next;
+    Require(flexcomp_decode(model.session(), position, given.data(), static_cast<uint32_t>(given.size()), nullptr, &next));
+    position += given.size();
+    given = {next};
     reply.last_ns = MonotonicNs();
     if (reply.first_ns == 0) reply.first_ns = reply.last_ns;
-    if (arguments.stop_tokens.contains(next[0])) {
+    if (arguments.stop_tokens.contains(next)) {
       reply.finish = "stop";
       return reply;
     }
-    line.Append(next[0]);
+    line.Append(next);
     if (++reply.tokens == arguments.tokens) return reply;
-    if (position == decoder.capacity()) {
+    if (position == capacity) {
       reply.finish = "capacity";
       return reply;
     }
@@ -71,28 +66,27 @@ Reply Follow(const Model& model, const Decoder& decoder, const Arguments& argume
 
 }  // namespace
 
-json::Object Generate(const Arguments& arguments, int64_t started) {
+Json Generate(const Arguments& arguments, int64_t started) {
   const Model model(arguments);
-  const Decoder decoder = model.AsDecoder();
   const uint64_t idle_rss = RssBytes();
   ResetPeakRss();
-  if (arguments.warm) model.Warm();
+  if (arguments.warm) Require(flexcomp_warm(model.session()));
   const int64_t begun = MonotonicNs();
-  const Reply reply = Follow(model, decoder, arguments);
+  const Reply reply = Follow(model, arguments);
   const uint64_t peak_rss = PeakRssBytes();
 
-  const json::Object stats = model.Stats();
-  json::Object report;
-  report.Set("prompt_tokens", static_cast<int64_t>(arguments.generate.size()));
-  report.Set("tokens", static_cast<int64_t>(reply.tokens));
-  report.Set("finish", tvm::ffi::String(reply.finish));
+  const flexcomp_stats stats = model.Stats();
+  Json report = Json::Object();
+  report.Set("prompt_tokens", arguments.generate.size());
+  report.Set("tokens", reply.tokens);
+  report.Set("finish", reply.finish);
   report.Set("start_ms", static_cast<double>(begun - started) * 1e-6);
   report.Set("first_token_ms", static_cast<double>(reply.first_ns - begun) * 1e-6);
   const double later_s = static_cast<double>(reply.last_ns - reply.first_ns) * 1e-9;
-  report.Set("tokens_per_s", reply.tokens > 1 && later_s > 0 ? json::Value(static_cast<double>(reply.tokens - 1) / later_s) : json::Value(nullptr));
-  report.Set("inferences", static_cast<int64_t>(reply.inferences));
-  report.Set("bytes_read", stats["total_bytes_read"]);
-  AddModel(report, model, stats, arguments, idle_rss, peak_rss);
+  report.Set("tokens_per_s", reply.tokens > 1 && later_s > 0 ? Json(static_cast<double>(reply.tokens - 1) / later_s) : Json(nullptr));
+  report.Set("inferences", stats.runs);
+  report.Set("bytes_read", stats.total_bytes_read);
+  AddModel(report, model, arguments, idle_rss, peak_rss);
   return report;
 }
 

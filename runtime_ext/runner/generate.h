@@ -1,11 +1,10 @@
 // --generate: tokens that follow tokens, for boards without Python.
 #pragma once
 
-#include <tvm/ffi/extra/json.h>
-
 #include <cstdint>
 
 #include "arguments.h"
+#include "json.h"
 
 namespace flexcomp::runner {
 
@@ -16,7 +15,7 @@ namespace flexcomp::runner {
 //   first_token_ms          after that
 //   tokens_per_s            of the others; null: there are none
 //   inferences, bytes_read  of all, with the first loads of weights that stay in memory
-// and what runner.cc says of the plan, threads and memory. Throws UsageError, std::runtime_error, tvm::ffi::Error.
-tvm::ffi::json::Object Generate(const Arguments& arguments, int64_t started);
+// and what runner.cc says of the plan, threads and memory. Throws UsageError, std::runtime_error.
+Json Generate(const Arguments& arguments, int64_t started);
 
 }  // namespace flexcomp::runner

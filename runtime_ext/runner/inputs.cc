@@ -61,20 +61,20 @@ Inputs::Inputs(std::vector<Port> ports, const std::map<std::string, std::string>
   }
 }
 
-void Inputs::Fill(tvm::ffi::PackedArgs places) const {
+void Inputs::Fill(Places places) const {
   Random random(seed_);
   for (size_t i = 0; i < ports_.size(); ++i) {
     const Port& port = ports_[i];
-    std::byte* data = DataOf(places[static_cast<int>(i)]);
+    std::byte* data = DataOf(places[i]);
     if (const auto file = files_.find(port.name); file != files_.end())
       file->second.Read(data, port.nbytes);
-    else if (port.is_float32())
+    else if (port.dtype == FLEXCOMP_FLOAT32)
       FillNormal<float>(data, port.nbytes, random);
-    else if (port.is_float64())
+    else if (port.dtype == FLEXCOMP_FLOAT64)
       FillNormal<double>(data, port.nbytes, random);
-    else if (port.is_float16())
+    else if (port.dtype == FLEXCOMP_FLOAT16)
       FillNormal<Float16>(data, port.nbytes, random);
-    else if (port.is_bfloat16())
+    else if (port.dtype == FLEXCOMP_BFLOAT16)
       FillNormal<Bfloat16>(data, port.nbytes, random);
     else
       std::memset(data, 0, port.nbytes);

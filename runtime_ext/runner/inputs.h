@@ -1,8 +1,6 @@
 // Where the inputs come from.
 #pragma once
 
-#include <tvm/ffi/function.h>
-
 #include <cstdint>
 #include <map>
 #include <string>
@@ -19,7 +17,7 @@ class Inputs {
   // `files`: by name. Opens the files and checks their contents. Throws UsageError, std::runtime_error.
   Inputs(std::vector<Port> ports, const std::map<std::string, std::string>& files, uint64_t seed);
 
-  void Fill(tvm::ffi::PackedArgs places) const;
+  void Fill(Places places) const;
 
  private:
   std::vector<Port> ports_;

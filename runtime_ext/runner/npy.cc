@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "ports.h"
+
 namespace flexcomp::runner {
 namespace {
 
@@ -23,10 +25,24 @@ std::FILE* Open(const std::string& path, const char* mode) {
   return file;
 }
 
-std::string Descr(DLDataType dtype) {
-  if (dtype.code == kDLBool) return "|b1";
-  const char kind = dtype.code == kDLInt ? 'i' : dtype.code == kDLUInt ? 'u' : dtype.code == kDLFloat ? 'f' : 'V';
-  return (dtype.bits == 8 ? "|" : "<") + std::string(1, kind) + std::to_string(dtype.bits / 8);
+char KindOf(flexcomp_dtype dtype) {
+  switch (dtype) {
+    case FLEXCOMP_BOOL: return 'b';
+    case FLEXCOMP_INT8:
+    case FLEXCOMP_INT16:
+    case FLEXCOMP_INT32:
+    case FLEXCOMP_INT64: return 'i';
+    case FLEXCOMP_FLOAT16:
+    case FLEXCOMP_FLOAT32:
+    case FLEXCOMP_FLOAT64: return 'f';
+    case FLEXCOMP_BFLOAT16: return 'V';
+    default: return 'u';
+  }
+}
+
+std::string Descr(flexcomp_dtype dtype) {
+  const size_t nbytes = ElementNbytes(dtype);
+  return (nbytes == 1 ? "|" : "<") + std::string(1, KindOf(dtype)) + std::to_string(nbytes);
 }
 
 std::string Shape(const std::vector<int64_t>& shape) {
@@ -84,19 +100,19 @@ std::vector<int64_t> NpyFile::ShapeOf(const std::string& path) {
   return shape;
 }
 
-NpyFile::NpyFile(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape)
+NpyFile::NpyFile(const std::string& path, flexcomp_dtype dtype, const std::vector<int64_t>& shape)
     : path_(path), file_(Open(path, "rbe")) {
   const std::string header = Header(file_.get(), path);
   const std::string_view descr = Field(header, "descr", path), order = Field(header, "fortran_order", path);
   const std::string given = Dims(header, path);
   // NumPy has no bfloat16: the type of ml_dtypes is saved as two bytes of anything, and bits may come as uint16.
-  const bool bits = dtype.code == kDLBfloat && descr.starts_with("'<u2'");
+  const bool bits = dtype == FLEXCOMP_BFLOAT16 && descr.starts_with("'<u2'");
   if (!(bits || descr.starts_with("'" + Descr(dtype) + "'")) || given != WithoutBlanks(Shape(shape)))
     throw std::runtime_error(path + " holds " + std::string(descr.substr(0, descr.find(','))) + " " + given +
                              ", expected '" + Descr(dtype) + "' " + Shape(shape));
   if (!order.starts_with("False") && shape.size() > 1) throw std::runtime_error(path + " is in Fortran order");
   data_at_ = std::ftell(file_.get());
-  const int64_t element = (dtype.bits + 7) / 8;
+  const auto element = static_cast<int64_t>(ElementNbytes(dtype));
   const int64_t nbytes = std::accumulate(shape.begin(), shape.end(), element, std::multiplies<>());
   if (std::fseek(file_.get(), 0, SEEK_END) != 0 || std::ftell(file_.get()) - data_at_ != nbytes)
     throw std::runtime_error(path + " has not as many bytes as its shape says");
@@ -108,7 +124,7 @@ void NpyFile::Read(std::byte* data, size_t nbytes) const {
     throw std::runtime_error(path_ + " has not as many bytes as its shape says");
 }
 
-void WriteNpy(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape, const std::byte* data,
+void WriteNpy(const std::string& path, flexcomp_dtype dtype, const std::vector<int64_t>& shape, const std::byte* data,
               size_t nbytes) {
   std::string header = "{'descr': '" + Descr(dtype) + "', 'fortran_order': False, 'shape': " + Shape(shape) + ", }";
   const size_t unpadded = kPrefix + header.size() + 1;

@@ -1,7 +1,7 @@
 // NumPy's .npy files: contiguous little-endian arrays in C order.
 #pragma once
 
-#include <dlpack/dlpack.h>
+#include <flexcomp.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ struct CloseFile {
 class NpyFile {
  public:
   // Throws std::runtime_error, also for an array of another type or shape.
-  NpyFile(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape);
+  NpyFile(const std::string& path, flexcomp_dtype dtype, const std::vector<int64_t>& shape);
 
   // The extents of the array in a file. Throws std::runtime_error.
   static std::vector<int64_t> ShapeOf(const std::string& path);
@@ -34,7 +34,7 @@ class NpyFile {
   long data_at_;
 };
 
-void WriteNpy(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape, const std::byte* data,
+void WriteNpy(const std::string& path, flexcomp_dtype dtype, const std::vector<int64_t>& shape, const std::byte* data,
               size_t nbytes);
 
 }  // namespace flexcomp::runner

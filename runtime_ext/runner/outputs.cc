@@ -30,9 +30,9 @@ bool Close(const std::byte* expected, const std::byte* given, size_t nbytes, flo
 }
 
 bool Agree(const Port& port, const std::byte* expected, const std::byte* given) {
-  if (port.is_float32()) return Close<float>(expected, given, port.nbytes, kTolerance);
-  if (port.is_float16()) return Close<Float16>(expected, given, port.nbytes, kFloat16Tolerance);
-  if (port.is_bfloat16()) return Close<Bfloat16>(expected, given, port.nbytes, kBfloat16Tolerance);
+  if (port.dtype == FLEXCOMP_FLOAT32) return Close<float>(expected, given, port.nbytes, kTolerance);
+  if (port.dtype == FLEXCOMP_FLOAT16) return Close<Float16>(expected, given, port.nbytes, kFloat16Tolerance);
+  if (port.dtype == FLEXCOMP_BFLOAT16) return Close<Bfloat16>(expected, given, port.nbytes, kBfloat16Tolerance);
   return std::memcmp(expected, given, port.nbytes) == 0;
 }
 
@@ -51,21 +51,21 @@ Outputs::Outputs(std::vector<Port> ports, const std::string& folder) : ports_(st
   std::filesystem::create_directories(folder);
 }
 
-void Outputs::Write(tvm::ffi::PackedArgs places) const {
+void Outputs::Write(Places places) const {
   for (size_t i = 0; i < files_.size(); ++i)
-    WriteNpy(files_[i], ports_[i].dtype, ports_[i].shape, DataOf(places[static_cast<int>(i)]), ports_[i].nbytes);
+    WriteNpy(files_[i], ports_[i].dtype, ports_[i].shape, DataOf(places[i]), ports_[i].nbytes);
 }
 
-void Expected::Remember(tvm::ffi::PackedArgs places) {
+void Expected::Remember(Places places) {
   for (size_t i = 0; i < ports_.size(); ++i) {
-    const std::byte* data = DataOf(places[static_cast<int>(i)]);
+    const std::byte* data = DataOf(places[i]);
     values_.emplace_back(data, data + ports_[i].nbytes);
   }
 }
 
-bool Expected::Agrees(tvm::ffi::PackedArgs places) const {
+bool Expected::Agrees(Places places) const {
   for (size_t i = 0; i < ports_.size(); ++i)
-    if (!Agree(ports_[i], values_[i].data(), DataOf(places[static_cast<int>(i)]))) return false;
+    if (!Agree(ports_[i], values_[i].data(), DataOf(places[i]))) return false;
   return true;
 }
 

@@ -1,8 +1,6 @@
 // Where the outputs go, and their expected values.
 #pragma once
 
-#include <tvm/ffi/function.h>
-
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -17,7 +15,7 @@ class Outputs {
   // Creates the folder. Throws std::runtime_error if two outputs would share a file.
   Outputs(std::vector<Port> ports, const std::string& folder);
 
-  void Write(tvm::ffi::PackedArgs places) const;
+  void Write(Places places) const;
 
  private:
   std::vector<Port> ports_;
@@ -29,8 +27,8 @@ class Expected {
  public:
   explicit Expected(std::vector<Port> ports) : ports_(std::move(ports)) {}
 
-  void Remember(tvm::ffi::PackedArgs places);
-  bool Agrees(tvm::ffi::PackedArgs places) const;
+  void Remember(Places places);
+  bool Agrees(Places places) const;
 
  private:
   std::vector<Port> ports_;

@@ -1,77 +1,35 @@
 #include "pool_run.h"
 
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/extra/json.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "calls.h"
 #include "inputs.h"
-#include "library.h"
+#include "model.h"
 #include "outputs.h"
-#include "pool/pool.h"
 #include "process_memory.h"
 #include "process_start.h"
-#include "storage/trace.h"
 
 namespace flexcomp::runner {
 namespace {
 
-namespace ffi = tvm::ffi;
-namespace json = tvm::ffi::json;
 using Clock = std::chrono::steady_clock;
-
-struct Allocator {
-  void AllocData(DLTensor* tensor) {
-    tensor->data = std::aligned_alloc(64, (ffi::GetDataSize(*tensor) + 63) / 64 * 64);
-    if (tensor->data == nullptr) throw std::bad_alloc();
-  }
-  void FreeData(DLTensor* tensor) { std::free(tensor->data); }
-};
-
-std::vector<ffi::Any> TensorsOf(const std::vector<Port>& ports) {
-  std::vector<ffi::Any> tensors;
-  for (const Port& port : ports)
-    tensors.emplace_back(ffi::Tensor::FromNDAlloc(Allocator(), ffi::Shape(port.shape.begin(), port.shape.end()), port.dtype, DLDevice{kDLCPU, 0}));
-  return tensors;
-}
-
-// Calls a function of tensors' places, as a session would.
-template <typename Function>
-void WithPlaces(const std::vector<ffi::Any>& tensors, const Function& function) {
-  std::vector<DLTensor> places;
-  std::vector<ffi::AnyView> views;
-  for (const ffi::Any& tensor : tensors) places.push_back(*tensor.cast<DLTensor*>());
-  for (DLTensor& place : places) views.emplace_back(&place);
-  function(ffi::PackedArgs(views.data(), static_cast<int32_t>(views.size())));
-}
 
 // One that makes requests, one after the other.
 class Client {
  public:
-  Client(Pool& pool, const Arguments& arguments, const std::string& path) : pool_(pool), arguments_(arguments) {
-    const Library library = OpenLibrary(path);
-    name_ = std::filesystem::path(path).stem().string();
-    ModelOptions options;
-    options.urgency = NumberOf(arguments.urgency).value_or(1);
-    options.rate = NumberOf(arguments.rate);
-    if (const auto deadline = NumberOf(arguments.deadline_ms)) options.deadline_s = *deadline * 1e-3;
-    const json::Object info = InShape(library.info, 0);
-    const auto ports = [&](const char* key) { return ParsePorts(info[key].cast<json::Array>()); };
-    number_ = pool.Add(name_, options, library.program, library.path, library.weights, SessionOptions(arguments));
-    const Inputs inputs(ports("inputs"), {}, arguments.seed);
-    inputs_ = TensorsOf(ports("inputs"));
-    outputs_ = TensorsOf(ports("outputs"));
-    WithPlaces(inputs_, [&](ffi::PackedArgs places) { inputs.Fill(places); });
-    written_.emplace(ports("outputs"), arguments.output_dir.empty() ? "" : arguments.output_dir + "/" + name_);
+  Client(flexcomp_pool* pool, const Arguments& arguments, const std::string& path)
+      : arguments_(arguments), name_(std::filesystem::path(path).stem().string()), member_(Added(pool, path)) {
+    inputs_.emplace(input_ports_ = PortsOf(member_.get(), FLEXCOMP_INPUT, 0));
+    outputs_.emplace(output_ports_ = PortsOf(member_.get(), FLEXCOMP_OUTPUT, 0));
+    Inputs(input_ports_, {}, arguments.seed).Fill(inputs_->places());
+    written_.emplace(output_ports_, arguments.output_dir.empty() ? "" : arguments.output_dir + "/" + name_);
   }
 
   void Run() try {
@@ -81,7 +39,7 @@ class Client {
       if (rate) std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>((i + arguments_.warmup) / *rate)));
       Ask(i >= 0);
     }
-    WithPlaces(outputs_, [&](ffi::PackedArgs places) { written_->Write(places); });
+    written_->Write(outputs_->places());
   } catch (...) {
     error_ = std::current_exception();
   }
@@ -90,17 +48,16 @@ class Client {
     if (error_) std::rethrow_exception(error_);
   }
   const std::string& name() const { return name_; }
-  json::Object Report() const {
-    json::Object report;
+  Json Report() const {
+    Json report = Json::Object();
     report.Set("wait_ms", wait_ms_);
     report.Set("latency_ms", latency_ms_);
     std::vector<double> whole = whole_;
     std::sort(whole.begin(), whole.end());
     const size_t half = whole.size() / 2;
-    report.Set("median_ms", whole.empty()       ? json::Value(nullptr)
-                            : whole.size() % 2 ? json::Value(whole[half])
-                                               : json::Value((whole[half - 1] + whole[half]) / 2));
+    report.Set("median_ms", whole.empty() ? Json(nullptr) : Json(whole.size() % 2 ? whole[half] : (whole[half - 1] + whole[half]) / 2));
     report.Set("refused", refused_);
+    report.Set("stats", Json::Parsed(Text(flexcomp_get_text, member_.get(), FLEXCOMP_TEXT_STATS)));
     return report;
   }
 
@@ -110,28 +67,41 @@ class Client {
     return found == numbers.end() ? std::nullopt : std::optional(found->second);
   }
 
+  SessionHandle Added(flexcomp_pool* pool, const std::string& path) const {
+    const flexcomp_options session = OptionsOf(arguments_);
+    flexcomp_member_options options = FLEXCOMP_MEMBER_OPTIONS_INIT;
+    options.session = &session;
+    options.urgency = NumberOf(arguments_.urgency).value_or(0);
+    options.rate = NumberOf(arguments_.rate).value_or(0);
+    options.deadline_s = NumberOf(arguments_.deadline_ms).value_or(0) * 1e-3;
+    flexcomp_session* member;
+    Require(flexcomp_pool_add(pool, name_.c_str(), path.c_str(), &options, &member));
+    return SessionHandle(member);
+  }
+
   void Ask(bool timed) {
-    std::vector<ffi::Any> tensors = inputs_;
-    tensors.insert(tensors.end(), outputs_.begin(), outputs_.end());
-    const std::optional<Answer> answer = pool_.Run(number_, {}, std::move(tensors));
+    const flexcomp_status status = flexcomp_run(member_.get(), inputs_->places().data(), static_cast<uint32_t>(input_ports_.size()),
+                                                outputs_->places().data(), static_cast<uint32_t>(output_ports_.size()));
+    if (status != FLEXCOMP_REFUSED) Require(status);
     if (!timed) return;
-    if (!answer || answer->refusal) {
+    if (status == FLEXCOMP_REFUSED) {
       ++refused_;
       return;
     }
-    const Completion& done = answer->completion;
-    wait_ms_.push_back(done.wait_s * 1e3);
-    latency_ms_.push_back(done.run_s * 1e3);
-    whole_.push_back((done.wait_s + done.run_s) * 1e3);
+    const double wait = Got<flexcomp_member_stats>(flexcomp_member_get_stats, member_.get()).wait_s * 1e3;
+    const double latency = Got<flexcomp_stats>(flexcomp_get_stats, member_.get()).latency_s * 1e3;
+    wait_ms_.Append(wait);
+    latency_ms_.Append(latency);
+    whole_.push_back(wait + latency);
   }
 
-  Pool& pool_;
   const Arguments& arguments_;
-  std::string name_;
-  uint32_t number_ = 0;
-  std::vector<ffi::Any> inputs_, outputs_;
+  const std::string name_;
+  const SessionHandle member_;
+  std::vector<Port> input_ports_, output_ports_;
+  std::optional<Tensors> inputs_, outputs_;
   std::optional<Outputs> written_;
-  json::Array wait_ms_, latency_ms_;
+  Json wait_ms_ = Json::Array(), latency_ms_ = Json::Array();
   std::vector<double> whole_;
   int64_t refused_ = 0;
   std::exception_ptr error_;
@@ -145,14 +115,15 @@ void RequireKnown(const char* option, const std::map<std::string, double>& numbe
 
 }  // namespace
 
-json::Object RunPool(const Arguments& arguments, int64_t started) {
-  PoolOptions options;
-  options.budget = *arguments.budget.nbytes;
+Json RunPool(const Arguments& arguments, int64_t started) {
+  flexcomp_pool_options options = FLEXCOMP_POOL_OPTIONS_INIT(*arguments.budget.nbytes);
   options.lanes = static_cast<uint32_t>(arguments.lanes);
   options.threads = arguments.threads;
-  Pool pool(options);
+  flexcomp_pool* opened;
+  Require(flexcomp_pool_open(&options, &opened));
+  const PoolHandle pool(opened);
   std::vector<std::unique_ptr<Client>> clients;
-  for (const std::string& path : arguments.pool) clients.push_back(std::make_unique<Client>(pool, arguments, path));
+  for (const std::string& path : arguments.pool) clients.push_back(std::make_unique<Client>(pool.get(), arguments, path));
   RequireKnown("--urgency", arguments.urgency, clients);
   RequireKnown("--rate", arguments.rate, clients);
   RequireKnown("--deadline-ms", arguments.deadline_ms, clients);
@@ -167,17 +138,12 @@ json::Object RunPool(const Arguments& arguments, int64_t started) {
   const uint64_t peak_rss = PeakRssBytes();
   for (const auto& client : clients) client->RethrowError();
 
-  json::Object report, models;
-  const auto stats = pool.Stats()["models"].cast<json::Object>();
-  for (const auto& client : clients) {
-    json::Object one = client->Report();
-    one.Set("stats", stats[client->name()]);
-    models.Set(client->name(), one);
-  }
+  Json report = Json::Object(), models = Json::Object();
+  for (const auto& client : clients) models.Set(client->name(), client->Report());
   report.Set("start_ms", start_ms);
-  report.Set("idle_rss_bytes", static_cast<int64_t>(idle_rss));
-  report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));
-  report.Set("plan", pool.Plan());
+  report.Set("idle_rss_bytes", idle_rss);
+  report.Set("peak_rss_bytes", peak_rss);
+  report.Set("plan", Json::Parsed(Text(flexcomp_pool_get_text, pool.get(), FLEXCOMP_TEXT_PLAN)));
   report.Set("models", models);
   return report;
 }

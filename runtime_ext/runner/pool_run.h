@@ -1,11 +1,10 @@
 // Several models in one process, for boards without Python.
 #pragma once
 
-#include <tvm/ffi/extra/json.h>
-
 #include <cstdint>
 
 #include "arguments.h"
+#include "json.h"
 
 namespace flexcomp::runner {
 
@@ -13,9 +12,9 @@ namespace flexcomp::runner {
 //   start_ms                from the start of the process, at `started` nanoseconds of the monotonic clock, until requests begin
 //   idle_rss_bytes          resident memory with all models open
 //   peak_rss_bytes          the most after that; inputs and outputs have memory of their own
-//   plan                    pool/pool.h's description, at the end
+//   plan                    FLEXCOMP_TEXT_PLAN, at the end
 //   models                  by name: latency_ms and wait_ms, lists; median_ms of both together; refused; stats
-// Throws UsageError, std::runtime_error, tvm::ffi::Error.
-tvm::ffi::json::Object RunPool(const Arguments& arguments, int64_t started);
+// Throws UsageError, std::runtime_error.
+Json RunPool(const Arguments& arguments, int64_t started);
 
 }  // namespace flexcomp::runner

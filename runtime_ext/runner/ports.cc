@@ -1,44 +1,72 @@
 #include "ports.h"
 
-#include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <numeric>
-#include <stdexcept>
 #include <utility>
+
+#include "calls.h"
 
 namespace flexcomp::runner {
 namespace {
 
-namespace json = tvm::ffi::json;
-
-DLDataType ParseDtype(const std::string& name) {
-  const std::pair<const char*, uint8_t> kinds[] = {
-      {"uint", kDLUInt}, {"int", kDLInt}, {"bfloat", kDLBfloat}, {"float", kDLFloat}};
-  if (name == "bool") return {kDLBool, 8, 1};
-  for (const auto& [kind, code] : kinds)
-    if (name.starts_with(kind)) return {code, static_cast<uint8_t>(std::atoi(name.c_str() + std::strlen(kind))), 1};
-  throw std::runtime_error("the model has tensors of an unknown type: " + name);
+// Calls with each open axis of a port, and its name.
+template <typename Function>
+void ForNames(const Port& port, const Function& function) {
+  for (size_t axis = 0; axis < port.axes.size(); ++axis)
+    if (!port.axes[axis].empty()) function(axis, port.axes[axis]);
 }
 
 }  // namespace
 
-size_t NbytesOf(const Port& port) {
-  const int64_t count = std::accumulate(port.shape.begin(), port.shape.end(), int64_t{1}, std::multiplies<>());
-  return static_cast<size_t>(count) * (port.dtype.bits / 8);
+size_t ElementNbytes(flexcomp_dtype dtype) {
+  switch (dtype) {
+    case FLEXCOMP_BOOL:
+    case FLEXCOMP_INT8:
+    case FLEXCOMP_UINT8: return 1;
+    case FLEXCOMP_FLOAT16:
+    case FLEXCOMP_BFLOAT16:
+    case FLEXCOMP_INT16:
+    case FLEXCOMP_UINT16: return 2;
+    case FLEXCOMP_FLOAT32:
+    case FLEXCOMP_INT32:
+    case FLEXCOMP_UINT32: return 4;
+    default: return 8;
+  }
 }
 
-std::vector<Port> ParsePorts(const json::Array& described) {
+std::vector<Port> PortsOf(flexcomp_session* session, flexcomp_kind kind, uint32_t shape) {
+  uint32_t count;
+  Require(flexcomp_tensor_count(session, kind, &count));
   std::vector<Port> ports;
-  for (const tvm::ffi::Any& any : described) {
-    const auto object = any.cast<json::Object>();
-    Port& port = ports.emplace_back();
-    port.name = object["name"].cast<std::string>();
-    port.dtype = ParseDtype(object["dtype"].cast<std::string>());
-    for (const tvm::ffi::Any& extent : object["shape"].cast<json::Array>()) port.shape.push_back(extent.cast<int64_t>());
-    port.nbytes = NbytesOf(port);
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto info = Got<flexcomp_tensor_info>(flexcomp_describe_tensor, session, kind, i, shape);
+    Port& port = ports.emplace_back(Port{info.name, {info.shape, info.shape + info.rank}, info.dtype, info.nbytes, {}});
+    for (int32_t axis = 0; info.axis_names != nullptr && axis < info.rank; ++axis)
+      port.axes.emplace_back(info.axis_names[axis] != nullptr ? info.axis_names[axis] : "");
   }
   return ports;
+}
+
+std::vector<Port> Sized(std::vector<Port> ports, const std::vector<Port>& inputs, const ShapesByName& given) {
+  std::map<std::string, int64_t> extents;
+  for (const Port& input : inputs)
+    if (const auto found = given.find(input.name); found != given.end())
+      ForNames(input, [&](size_t axis, const std::string& name) {
+        if (axis < found->second.size()) extents.emplace(name, found->second[axis]);
+      });
+  for (Port& port : ports) {
+    ForNames(port, [&](size_t axis, const std::string& name) {
+      if (extents.contains(name)) port.shape[axis] = extents[name];
+    });
+    port.nbytes = std::accumulate(port.shape.begin(), port.shape.end(), ElementNbytes(port.dtype), std::multiplies<>());
+  }
+  return ports;
+}
+
+Tensors::Tensors(const std::vector<Port>& ports) {
+  for (const Port& port : ports)
+    tensors_.push_back({sizeof(flexcomp_tensor), memory_.emplace_back(port.nbytes).data(), port.nbytes, port.shape.data(),
+                        static_cast<int32_t>(port.shape.size()), port.dtype});
 }
 
 }  // namespace flexcomp::runner

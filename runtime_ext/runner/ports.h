@@ -1,36 +1,48 @@
-// The inputs and outputs of a model. Their memory is in the session's arena.
+// The inputs and outputs of a model.
 #pragma once
 
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/extra/json.h>
+#include <flexcomp.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace flexcomp::runner {
 
+using ShapesByName = std::map<std::string, std::vector<int64_t>>;
+using Places = std::span<const flexcomp_tensor>;  // the memory of ports, in their order
+
 struct Port {
   std::string name;
   std::vector<int64_t> shape;
-  DLDataType dtype;
+  flexcomp_dtype dtype;
   size_t nbytes;
-
-  bool is_float32() const { return dtype.code == kDLFloat && dtype.bits == 32; }
-  bool is_float16() const { return dtype.code == kDLFloat && dtype.bits == 16; }
-  bool is_bfloat16() const { return dtype.code == kDLBfloat && dtype.bits == 16; }
-  bool is_float64() const { return dtype.code == kDLFloat && dtype.bits == 64; }
+  std::vector<std::string> axes;  // names of the axes that are open; empty: none is
 };
 
-// From "inputs" or "outputs" of a program's description. Throws std::runtime_error.
-std::vector<Port> ParsePorts(const tvm::ffi::json::Array& described);
+// Throws CallError.
+std::vector<Port> PortsOf(flexcomp_session* session, flexcomp_kind kind, uint32_t shape);
 
-size_t NbytesOf(const Port& port);
+// Ports with the extents that `given`, inputs by name, have along open axes of the same name.
+std::vector<Port> Sized(std::vector<Port> ports, const std::vector<Port>& inputs, const ShapesByName& given);
 
-// The memory of a port, from the argument of a callback.
-inline std::byte* DataOf(const tvm::ffi::AnyView& tensor) {
-  return static_cast<std::byte*>(tensor.cast<DLTensor*>()->data);
-}
+size_t ElementNbytes(flexcomp_dtype dtype);
+
+inline std::byte* DataOf(const flexcomp_tensor& tensor) { return static_cast<std::byte*>(tensor.data); }
+
+// Tensors of ports in memory of their own. The ports must outlive them.
+class Tensors {
+ public:
+  explicit Tensors(const std::vector<Port>& ports);
+
+  Places places() const noexcept { return tensors_; }
+
+ private:
+  std::vector<std::vector<std::byte>> memory_;
+  std::vector<flexcomp_tensor> tensors_;
+};
 
 }  // namespace flexcomp::runner

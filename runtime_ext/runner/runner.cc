@@ -12,8 +12,7 @@
 //   start_ms, first_ms                 from the start of the process until inputs could be given, and of the first inference
 //   warm_ms                            with --start warm: within start_ms, to load the kept bytes
 //   prepared_bytes, prepare_ms,        lists: weights in the kernels' form, made of the bytes read; how long the loader took
-//   help_ms                            for that, and how long waiting kernels helped, within their stall_ms;
-//                                      null where the library does not know
+//   help_ms                            for that, and how long waiting kernels helped, within their stall_ms
 //   idle_rss_bytes                     resident memory with the model open and its arena not yet touched
 //   peak_rss_bytes                     the most after that; inputs and outputs have no memory but the arena's
 //   asked_bytes                        the budget that was given
@@ -24,9 +23,6 @@
 //                                      rss_bytes}], the memory taken after the inference. With --callers the
 //                                      memory is taken right after the switch, there is no latency_ms, and there is
 //                                      also "concurrent": {runs, wrong, restarts}
-#include <tvm/ffi/error.h>
-#include <tvm/ffi/extra/json.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -43,6 +39,7 @@
 #include "core_wait.h"
 #include "generate.h"
 #include "inputs.h"
+#include "json.h"
 #include "model.h"
 #include "outputs.h"
 #include "pool_run.h"
@@ -55,8 +52,6 @@
 namespace flexcomp::runner {
 namespace {
 
-namespace json = tvm::ffi::json;
-
 constexpr int kUsageError = 2;
 constexpr int kCannotRun = 4;
 
@@ -66,7 +61,7 @@ double Median(std::vector<double> values) {
   return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-json::Object Run(const Arguments& arguments, int64_t started) {
+Json Run(const Arguments& arguments, int64_t started) {
   const Model model(arguments);
   CoreWaitNs();  // finds its memory before memory is measured
   const uint64_t idle_rss = RssBytes();
@@ -74,44 +69,48 @@ json::Object Run(const Arguments& arguments, int64_t started) {
 
   const Inputs inputs(model.InputPorts(), arguments.inputs, arguments.seed);
   const Outputs outputs(model.OutputPorts(), arguments.output_dir);
-  const auto write_outputs = [&](tvm::ffi::PackedArgs places) { outputs.Write(places); };
+  const auto write_outputs = [&](Places places) { outputs.Write(places); };
 
   std::optional<TraceFile> trace;
   if (!arguments.trace.empty()) trace.emplace(arguments.trace);
 
-  json::Array warmup_ms, latency_ms, core_wait_ms;
-  std::map<const char*, json::Array> each;
-  for (const char* key : {"stall_ms", "read_ms", "bytes_read", "prepared_bytes", "prepare_ms", "help_ms"}) each[key];
-  std::optional<json::Value> first_ms;
-  std::optional<double> warm_ms;
-  if (arguments.warm) warm_ms = model.Warm();
+  Json warmup_ms = Json::Array(), latency_ms = Json::Array(), core_wait_ms = Json::Array();
+  std::map<const char*, Json> each;
+  const auto note = [&each](const char* key, const Json& value) { each.try_emplace(key, Json::Array()).first->second.Append(value); };
+  std::optional<double> first_ms, warm_ms;
+  if (arguments.warm) {
+    const int64_t begin = MonotonicNs();
+    Require(flexcomp_warm(model.session()));
+    warm_ms = static_cast<double>(MonotonicNs() - begin) * 1e-6;
+  }
   const double start_ms = static_cast<double>(MonotonicNs() - started) * 1e-6;
   std::vector<double> latencies;
-  json::Object stats;
   for (int i = -arguments.warmup; i < arguments.repeat; ++i) {
     const bool last = i + 1 == arguments.repeat && arguments.switch_budgets == 0;
     const std::optional<int64_t> waited = CoreWaitNs();
     model.Run(inputs, last ? Model::Look(write_outputs) : Model::Look());
     const std::optional<int64_t> waited_after = CoreWaitNs();
-    stats = model.Stats();
-    if (!first_ms) first_ms = stats["latency_ms"];
+    const flexcomp_stats stats = model.Stats();
+    const double latency = stats.latency_s * 1e3;
+    if (!first_ms) first_ms = latency;
     if (i < 0) {
-      warmup_ms.push_back(stats["latency_ms"]);
+      warmup_ms.Append(latency);
       continue;
     }
-    if (trace) trace->Append(model.Trace());
-    latencies.push_back(stats["latency_ms"].cast<double>());
-    latency_ms.push_back(stats["latency_ms"]);
-    // Libraries of earlier versions do not say everything.
-    for (auto& [key, values] : each) values.push_back(stats.count(key) > 0 ? stats[key] : nullptr);
-    if (waited && waited_after)
-      core_wait_ms.push_back(static_cast<double>(*waited_after - *waited) * 1e-6);
-    else
-      core_wait_ms.push_back(nullptr);
+    if (trace) trace->Append(Text(flexcomp_get_text, model.session(), FLEXCOMP_TEXT_TRACE));
+    latencies.push_back(latency);
+    latency_ms.Append(latency);
+    note("stall_ms", stats.stall_s * 1e3);
+    note("read_ms", stats.read_s * 1e3);
+    note("bytes_read", stats.bytes_read);
+    note("prepared_bytes", stats.prepared_bytes);
+    note("prepare_ms", stats.prepare_s * 1e3);
+    note("help_ms", stats.help_s * 1e3);
+    core_wait_ms.Append(waited && waited_after ? Json(static_cast<double>(*waited_after - *waited) * 1e-6) : Json(nullptr));
   }
   const uint64_t peak_rss = PeakRssBytes();
 
-  json::Object report;
+  Json report = Json::Object();
   report.Set("latency_ms", latency_ms);
   report.Set("median_ms", Median(latencies));
   report.Set("warmup_ms", warmup_ms);
@@ -120,7 +119,7 @@ json::Object Run(const Arguments& arguments, int64_t started) {
   if (warm_ms) report.Set("warm_ms", *warm_ms);
   report.Set("core_wait_ms", core_wait_ms);
   for (const auto& [key, values] : each) report.Set(key, values);
-  AddModel(report, model, stats, arguments, idle_rss, peak_rss);
+  AddModel(report, model, arguments, idle_rss, peak_rss);
   if (arguments.callers > 0)
     SwitchDuringRuns(model, inputs, arguments, 1.5 * Median(latencies), report);
   else if (arguments.switch_budgets > 0)
@@ -176,12 +175,12 @@ int main(int argc, char** argv) {
     const auto report = !arguments.pool.empty()       ? RunPool(arguments, since)
                         : !arguments.generate.empty() ? Generate(arguments, since)
                                                       : Run(arguments, since);
-    Print(std::string(tvm::ffi::json::Stringify(report)) + "\n");
+    Print(report.text() + "\n");
     return 0;
   } catch (const UsageError& error) {
     return Fail(error.what(), kUsageError);
-  } catch (const tvm::ffi::Error& error) {
-    return Fail(error.message(), error.kind() == "InputError" ? kUsageError : kCannotRun);
+  } catch (const CallError& error) {
+    return Fail(error.what(), error.status == FLEXCOMP_ERROR_INPUT ? kUsageError : kCannotRun);
   } catch (const std::bad_alloc&) {
     return Fail("the process is out of memory", kCannotRun);
   } catch (const std::exception& error) {

@@ -8,12 +8,12 @@
 namespace flexcomp::runner {
 
 struct SwitchTest {
-  std::vector<int64_t> budgets;  // to choose from, bytes
+  std::vector<uint64_t> budgets;  // to choose from, bytes
   int switches = 0;
   int callers = 1;  // threads that run one inference after the other
   uint64_t seed = 0;
   double pause_ms = 0;                         // at most so long between two switches
-  std::function<void(int64_t)> set_budget;     // called by one thread
+  std::function<void(uint64_t)> set_budget;     // called by one thread
   std::function<bool()> run;                   // called by the callers; whether the outputs were right
 };
 

@@ -15,7 +15,8 @@ OK, CANCELLED, INPUT, ARTIFACT, BUDGET, TARGET, STORAGE, EXECUTION, OUT_OF_MEMOR
 DEFAULT, SMALLEST, ALL = 0, 1, 2**64 - 1  # budgets
 INPUTS, OUTPUTS, STATES = range(3)
 FLOAT32, INT64 = 1, 12
-VERIFY, PAGE_CACHE, NO_AFFINITY, NO_WORK_STEALING = 1, 2, 4, 8
+VERIFY, PAGE_CACHE, NO_AFFINITY, NO_WORK_STEALING, TRACE = 1, 2, 4, 8, 16
+TEXT_NETWORK, TEXT_STATS, TEXT_TRACE, TEXT_DEVICE_RATES, TEXT_PLAN = range(5)
 DESCRIPTOR, MEMORY, READER = 1, 2, 3  # kinds of sources
 LATE = 1
 CONTROL_GROUP, PRESSURE = 0, 1
@@ -58,7 +59,7 @@ class Options(Sized):
 class TensorInfo(Sized):
     _fields_ = [
         ("size", c_size_t), ("name", c_char_p), ("shape", POINTER(c_int64)), ("rank", c_int32), ("dtype", c_int32),
-        ("nbytes", c_uint64), ("open_axes", c_uint32), ("reserved", c_uint32),
+        ("nbytes", c_uint64), ("open_axes", c_uint32), ("reserved", c_uint32), ("axis_names", POINTER(c_char_p)),
     ]  # fmt: skip
 
 
@@ -66,6 +67,14 @@ class Tensor(Sized):
     _fields_ = [
         ("size", c_size_t), ("data", c_void_p), ("nbytes", c_uint64), ("shape", POINTER(c_int64)), ("rank", c_int32),
         ("dtype", c_int32),
+    ]  # fmt: skip
+
+
+class SessionInfo(Sized):
+    _fields_ = [
+        ("size", c_size_t), *((name, c_uint64) for name in ("smallest", "usual", "all")),
+        *((name, c_char_p) for name in ("layer", "needs", "compute_cpus", "loader_cpus")),
+        ("threads", c_int32), ("reserved", c_int32),
     ]  # fmt: skip
 
 
@@ -132,6 +141,7 @@ class FollowOptions(Sized):
     ]  # fmt: skip
 
 
+OnText = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
 Callback = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(Tensor), c_uint32)
 _SESSION = _POOL = _REQUEST = _FOLLOWER = c_void_p
 _PARAMETERS = {
@@ -144,6 +154,11 @@ _PARAMETERS = {
     "find_tensor": (_SESSION, c_int32, c_char_p, POINTER(c_uint32)),
     "run": (_SESSION, POINTER(Tensor), c_uint32, POINTER(Tensor), c_uint32),
     "output_shape": (_SESSION, POINTER(Tensor), c_uint32, c_uint32, POINTER(c_int64), c_int32),
+    "find_shape": (_SESSION, POINTER(Tensor), c_uint32, POINTER(c_uint32)),
+    "describe_session": (_SESSION, POINTER(SessionInfo)),
+    "get_text": (_SESSION, c_int32, OnText, c_void_p),
+    "pool_get_text": (_POOL, c_int32, OnText, c_void_p),
+    "measure_storage": (_SESSION, c_uint64, c_uint64, POINTER(c_double)),
     "use_shape": (_SESSION, c_uint32),
     "run_in_place": (_SESSION, Callback, Callback, c_void_p),
     "cancel": (_SESSION,),

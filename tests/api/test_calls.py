@@ -115,11 +115,13 @@ def test_null_is_refused(library, session):
     for call, arguments in {
         "shape_count": (), "tensor_count": (api.INPUTS,), "describe_tensor": (api.INPUTS, 0, 0), "budget_count": (0,),
         "describe_budget": (0, 0), "current_budget": (), "get_stats": (), "get_state": (0,), "set_state": (0,),
+        "describe_session": (), "find_shape": (api.tensors(ZEROS, ZEROS), 2), "measure_storage": (4096, 4096),
     }.items():  # fmt: skip
         refused(api.INPUT, call, session, *arguments, None, says="is NULL")
     refused(api.INPUT, "find_tensor", session, api.INPUTS, None, byref(c_uint32()), says='"name" is NULL')
     refused(api.INPUT, "find_tensor", session, api.INPUTS, b"x", None, says='"index" is NULL')
     refused(api.INPUT, "run", session, None, 2, None, 0, says='"inputs" is NULL')
+    refused(api.INPUT, "get_text", session, api.TEXT_STATS, api.OnText(0), None, says='"give" is NULL')
     assert api.call("close", None) == api.OK
 
 
@@ -130,7 +132,8 @@ _EACH = {
     "run": (None, 0, None, 0), "run_in_place": (api.Callback(0), api.Callback(0), None), "cancel": (), "warm": (),
     "budget_count": (0, None),
     "describe_budget": (0, 0, None), "set_budget": (1,), "current_budget": (None,), "get_state": (0, None),
-    "set_state": (0, None), "reset_states": (), "get_stats": (None,), "close": (),
+    "set_state": (0, None), "reset_states": (), "get_stats": (None,), "close": (), "describe_session": (None,),
+    "find_shape": (None, 0, None), "get_text": (api.TEXT_STATS, api.OnText(0), None), "measure_storage": (1, 1, None),
 }  # fmt: skip
 
 
@@ -234,10 +237,11 @@ def test_unknown_indices_are_refused(session):
         refused(api.INPUT, call, session, 1, byref(api.tensor(ZEROS)))
 
 
-@pytest.mark.parametrize("kind", [api.TensorInfo, api.BudgetInfo, api.Stats])
+@pytest.mark.parametrize("kind", [api.TensorInfo, api.BudgetInfo, api.Stats, api.SessionInfo])
 def test_structures_of_other_sizes(session, kind):
     """A caller of a later version gets zeros; one who did not set the size is told."""
     calls = {api.TensorInfo: ("describe_tensor", 0, 0, 0), api.BudgetInfo: ("describe_budget", 0, 0), api.Stats: ("get_stats",)}
+    calls[api.SessionInfo] = ("describe_session",)
     call = calls[kind]
     own = api.given(call[0], kind, session, *call[1:])
     size = ctypes.sizeof(kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from ctypes import byref, c_uint32, c_void_p
+from ctypes import byref, c_double, c_uint32, c_void_p
 
 import numpy as np
 import pytest
@@ -123,6 +123,8 @@ def test_what_the_pool_decides_is_unsupported(pool, library, session):
     for name, arguments in {
         "run_in_place": (null, null, None), "warm": (), "set_budget": (api.ALL,), "reset_states": (),
         "get_state": (0, byref(api.tensor(ZEROS))), "set_state": (0, byref(api.tensor(ZEROS))),
+        "describe_session": (byref(api.SessionInfo()),), "measure_storage": (4096, 4096, byref(c_double())),
+        "get_text": (api.TEXT_NETWORK, api.OnText(print), None),
     }.items():  # fmt: skip
         refused(api.UNSUPPORTED, name, member, *arguments, says="member of a pool")
     refused(api.UNSUPPORTED, "member_get_stats", session, byref(api.MemberStats()), says="no member")
@@ -325,6 +327,7 @@ def test_null_and_closed_handles_are_refused(pool, library):
         refused(api.CLOSED, "pool_add", handle, b"one", name, None, byref(c_void_p()))
         refused(api.CLOSED, "pool_set_budget", handle, LARGE)
         refused(api.CLOSED, "pool_get_stats", handle, byref(api.PoolStats()))
+        refused(api.CLOSED, "pool_get_text", handle, api.TEXT_PLAN, api.OnText(0), None)
         refused(api.CLOSED, "wait", handle)
         refused(api.CLOSED, "cancel_request", handle)
     refused(api.CLOSED, "pool_close", member)

@@ -117,6 +117,7 @@ def padded_inference(session, n):
     for inputs in (given, nowhere):
         api.done("output_shape", session, inputs, 2, 0, extents, 3)
         assert tuple(extents) == rows.shape
+        assert api.given("find_shape", c_uint32, session, inputs, 2) == int(n <= 5)
     api.done("output_shape", session, given, 2, 1, extents, 2)
     assert tuple(extents)[:2] == mean.shape
     api.done("run", session, given, 2, api.tensors(rows, mean), 2)
@@ -130,10 +131,10 @@ def test_inputs_of_any_length_are_padded_and_outputs_cut(padded):
     for index, axes in enumerate([0b10, 0b10]):
         info = api.TensorInfo()
         api.done("describe_tensor", session, api.INPUTS, index, 1, byref(info))
-        assert info.open_axes == axes
+        assert info.open_axes == axes and info.axis_names[: info.rank] == [None, b"n"]
     for index, axes in enumerate([0b10, 0]):
         api.done("describe_tensor", session, api.OUTPUTS, index, 0, byref(info))
-        assert info.open_axes == axes
+        assert info.open_axes == axes and bool(info.axis_names) == bool(axes)
     for budget in (api.SMALLEST, api.ALL):
         api.done("set_budget", session, budget)
         for n in (12, 3, 5, 9, 1):

@@ -17,6 +17,7 @@ needs_emulator = pytest.mark.skipif(
 
 
 def emulated(*options: str) -> runner.Emulator:
-    program, library = device_files("aarch64")
-    environment = f"LD_LIBRARY_PATH={library.parent}:{SYSROOT}/lib"
-    return runner.Emulator(("qemu-aarch64", *options, "-L", SYSROOT, "-E", environment), program)
+    files = device_files("aarch64")
+    folders = [str(path.parent) for path in files.values()]
+    environment = f"LD_LIBRARY_PATH={':'.join([*folders, f'{SYSROOT}/lib'])}"
+    return runner.Emulator(("qemu-aarch64", *options, "-L", SYSROOT, "-E", environment), files["flexcomp-run"])

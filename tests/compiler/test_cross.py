@@ -83,7 +83,7 @@ def test_the_runner_generates_the_tokens_of_the_model_there(device, tmp_path):
 def test_the_package_runs_from_a_folder_of_its_own(library, tmp_path):
     """Unpacked elsewhere and started as its README says, in an environment that knows neither Python nor TVM."""
     names = package(library, tmp_path / "tiny.tar.gz")
-    assert names == ["README", "flexcomp-run", "libtvm_ffi.so", "tiny.so", "tiny.weights"]
+    assert names == ["README", "flexcomp-run", "libflexcomp.so.1", "libtvm_ffi.so", "tiny.so", "tiny.weights"]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with tarfile.open(tmp_path / "tiny.tar.gz") as archive:
@@ -100,14 +100,15 @@ def test_a_package_for_a_gpu_needs_nothing_but_the_driver(tmp_path):
     """No Python, no TVM, none of CUDA's libraries; and where there is no driver, that is what is said."""
     built("jetson-orin", Written()).export_library(tmp_path / "tiny.so")
     folder = tmp_path / "package"
-    assert package(tmp_path / "tiny.so", folder) == ["README", "flexcomp-run", "libtvm_ffi.so", "tiny.so", "tiny.weights"]
+    programs = ["flexcomp-run", "libflexcomp.so.1", "libtvm_ffi.so", "tiny.so"]
+    assert package(tmp_path / "tiny.so", folder) == ["README", *programs, "tiny.weights"]
     needed = set()
-    for name in ("flexcomp-run", "libtvm_ffi.so", "tiny.so"):
+    for name in programs:
         text = subprocess.run(["readelf", "-h", "-d", folder / name], capture_output=True, text=True, check=True).stdout
         assert "AArch64" in text
         needed |= set(re.findall(r"\(NEEDED\).*\[(.*)\]", text))
     of_the_system = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-aarch64.so.1"}
-    assert needed - of_the_system <= {"libtvm_ffi.so", "libstdc++.so.6", "libgcc_s.so.1"}
+    assert needed - of_the_system <= {"libflexcomp.so.1", "libtvm_ffi.so", "libstdc++.so.6", "libgcc_s.so.1"}
     command = [shutil.which(EMULATOR), "-L", SYSROOT, "./flexcomp-run", "./tiny.so"]
     done = subprocess.run(command, cwd=folder, env={}, capture_output=True, text=True, check=False)
     assert done.returncode == 4 and done.stdout == ""

@@ -181,6 +181,10 @@ Padding::Padding(Programs programs, std::string_view text) {
     note(program->outputs, first.outputs, outputs_);
     if (program->on_cuda) Malformed("a GPU computes, and it is for CPUs");
   }
+  for (auto* all : {&inputs_, &outputs_})
+    for (Axes& axes : *all)
+      if (BitsOf(axes) != 0)
+        for (const int name : axes.names) axes.texts.push_back(name == kNone ? nullptr : names_[static_cast<size_t>(name)].c_str());
   if (const auto rows = record.Get(ffi::String("rows")); rows.has_value() && *rows != nullptr) {
     const auto name = rows->try_cast<ffi::String>();
     rows_ = name ? index_of(*name) : kNone;

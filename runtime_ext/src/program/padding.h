@@ -38,17 +38,23 @@ class Padding {
   // Axes of a port that are padded or cut: bit i is axis i.
   uint32_t input_axes(size_t input) const noexcept { return BitsOf(inputs_[input]); }
   uint32_t output_axes(size_t output) const noexcept { return BitsOf(outputs_[output]); }
+  // The names of a port's axes, which live as long as this; nullptr for axes that are never padded. Empty: the port has none that are.
+  std::span<const char* const> input_names(size_t input) const noexcept { return inputs_[input].texts; }
+  std::span<const char* const> output_names(size_t output) const noexcept { return outputs_[output].texts; }
   // An element of an input's padding.
   std::span<const std::byte> value(size_t input) const noexcept { return inputs_[input].value; }
 
  private:
   struct Axes {
     std::vector<int> names;        // of each axis, an index into names_; kNone: the axis is never padded
+    std::vector<const char*> texts;  // the same, into names_
     std::vector<std::byte> value;  // of inputs
   };
   using Known = std::vector<int64_t>;  // extents by names_
 
   Padding(Programs programs, std::string_view record);
+  Padding(const Padding&) = delete;
+  Padding& operator=(const Padding&) = delete;
   static uint32_t BitsOf(const Axes& axes) noexcept;
   [[noreturn]] void Refuse(Programs programs, const Known& given) const;
   std::string Named(const Known& extents) const;
