@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 
 from flexcomp.errors import ModelError
 from flexcomp.frontend.allowance import Allowance, count_nodes
+from flexcomp.frontend.choices import Choice
 from flexcomp.frontend.domains import DEFAULT
 from flexcomp.frontend.fold import LARGEST, result_of
 from flexcomp.frontend.inference import StaticType, infer, static_types
@@ -25,16 +26,16 @@ _SCANS_WITHOUT_BATCHES = 9  # opset from which on they have none
 _ENDLESS = 2**62  # iterations of a loop that only its condition ends
 
 
-def write_out(model: onnx.ModelProto, allowance: Allowance, selects: bool = False) -> bool:
+def write_out(model: onnx.ModelProto, allowance: Allowance, choices: list[Choice] | None = None) -> bool:
     """Write out control flow of the outermost graph whose course is known. Returns whether there was any. Changes `model`.
 
-    With `selects` the first If of any other condition becomes both of its branches.
+    With `choices`, to which they are added, the first If of any other condition becomes both of its branches.
 
     Raises UnsupportedModelError for control flow that would become larger than the allowance.
     """
     if not any(node.domain in DEFAULT and node.op_type in _WRITERS for node in model.graph.node):
         return False
-    writer = _Writer(model, allowance, selects)
+    writer = _Writer(model, allowance, choices)
     nodes = [written for node in model.graph.node for written in writer.write(node)]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -43,8 +44,8 @@ def write_out(model: onnx.ModelProto, allowance: Allowance, selects: bool = Fals
 
 
 class _Writer:
-    def __init__(self, model: onnx.ModelProto, allowance: Allowance, selects: bool) -> None:
-        self.model, self.allowance, self.selects = model, allowance, selects
+    def __init__(self, model: onnx.ModelProto, allowance: Allowance, choices: list[Choice] | None) -> None:
+        self.model, self.allowance, self.choices = model, allowance, choices
         self.opset = next(o.version for o in model.opset_import if o.domain in DEFAULT)
         self.weights = {tensor.name: tensor for tensor in model.graph.initializer}
         self.types: Mapping[str, StaticType] = static_types(infer(model))
@@ -62,7 +63,7 @@ class _Writer:
     def _if(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
         condition = self._number(node, 0, "its condition")
         if condition is None:
-            return self._both(node, attributes) if self.selects and not self.changed else None
+            return self._both(node, attributes) if self.choices is not None and not self.changed else None
         branch = attributes["then_branch" if condition.item() else "else_branch"]
         self._take(node, "a branch", 1, branch)
         nodes, results = self._copy(branch, [], _label(node))
@@ -85,6 +86,9 @@ class _Writer:
         chosen = f"{_label(node)}/chosen"
         none = self._constant(f"{chosen}/shape", np.empty(0, np.int64))
         nodes.append(helper.make_node("Reshape", [node.input[0], none], [chosen], name=chosen))
+        nodes.append(helper.make_node("Not", [chosen], [f"{chosen}/not"], name=f"{chosen}/not"))
+        for (label, _), condition in zip(named, (chosen, f"{chosen}/not"), strict=True):
+            self.choices.append(Choice(f"{label}/", condition))
         for (a, b), out in zip(pairs, node.output, strict=True):
             if out:
                 nodes.append(helper.make_node("Where", [chosen, a, b], [out], name=out))

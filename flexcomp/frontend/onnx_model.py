@@ -20,6 +20,7 @@ from flexcomp.frontend import onnx_file
 from flexcomp.frontend.allowance import Allowance
 from flexcomp.frontend.cache_branch import take_cache_branch
 from flexcomp.frontend.cache_patterns import recognise_cache_writes
+from flexcomp.frontend.choices import Choice, quieten
 from flexcomp.frontend.contrib import adopt_norms
 from flexcomp.frontend.control_flow import write_out
 from flexcomp.frontend.course import require_known_course
@@ -246,13 +247,15 @@ def simplify_onnx(
     model = expand_functions(widen(model), source.allowance)
     count_selected(model)
     fold_constants(model, source.allowance)
+    choices: list[Choice] = []
     while (
         write_out(model, source.allowance)
         or write_sequences(model, source.allowance)
-        or write_out(model, source.allowance, selects=True)
+        or write_out(model, source.allowance, choices)
     ):
         model = expand_functions(model, source.allowance)
         fold_constants(model, source.allowance)
+    quieten(model, choices)
     write_dropouts(model)
     if silence_noise(model):
         fold_constants(model, source.allowance)

@@ -167,6 +167,39 @@ def test_both_branches_run_where_inputs_choose(tmp_path):
             np.testing.assert_allclose(session.run(given)["y"], reference.run(None, given)[0], rtol=1e-5)
 
 
+def rows_of_a_table() -> onnx.ModelProto:
+    """Row i of a table where c, in an If of its own the one after next where d; x where not c."""
+
+    def branch(nodes: list, result: str) -> onnx.GraphProto:
+        return helper.make_graph(nodes, result, [], [info(result, (1, 3))])
+
+    one = branch([helper.make_node("Gather", ["table", "i"], ["a"], name="one")], "a")
+    after = [helper.make_node("Add", ["i", "two"], ["j"]), helper.make_node("Gather", ["table", "j"], ["b"], name="after")]
+    inner = helper.make_node("If", ["d"], ["row"], name="inner", then_branch=branch(after, "b"), else_branch=one)
+    rest = branch([helper.make_node("Identity", ["x"], ["e"])], "e")
+    node = helper.make_node("If", ["c"], ["y"], name="if", then_branch=branch([inner], "row"), else_branch=rest)
+    inputs = [info("x", (1, 3)), info("i", (1,), TensorProto.INT64), *(info(name, (), TensorProto.BOOL) for name in "cd")]
+    weights = {"table": np.arange(15, dtype="f4").reshape(5, 3), "two": np.int64([2])}
+    return network(node, inputs, [info("y", (1, 3))], weights)
+
+
+def test_indices_of_a_branch_that_is_not_chosen_may_be_anything():
+    model, x = rows_of_a_table(), np.float32([[1, -2, 3]])
+    reference = onnxruntime.InferenceSession(model.SerializeToString())
+
+    def given(i: int, c: bool, d: bool) -> dict[str, np.ndarray]:
+        return {"x": x, "i": np.int64([i]), "c": np.array(c), "d": np.array(d)}
+
+    with flexcomp.build(model, threads=1).session() as session:
+        for case in ((2, True, True), (2, True, False), (4, True, False), (9, False, True), (9, False, False), (-6, True, True)):
+            wanted = reference.run(None, given(*case))[0]
+            np.testing.assert_array_equal(session.run(given(*case))["y"], wanted)
+        with pytest.raises(flexcomp.InputError, match=r"row/then/after' \(Gather\): index 6 at position 0"):
+            session.run(given(4, True, True))
+        with pytest.raises(flexcomp.InputError, match=r"row/else/one' \(Gather\): index 9"):
+            session.run(given(9, True, False))
+
+
 @pytest.mark.parametrize("sr", [16000, 8000])
 def test_a_value_given_at_build_chooses_the_branch(sr):
     """Inputs that only the other branch reads stay inputs: callers may give them."""

@@ -36,6 +36,11 @@ def check_indices(node: Node) -> None:
     node.inputs[at] = safe_indices(node, given, bounds_of(node))
 
 
+def index_input(kind: str) -> int | None:
+    """Which input of such a node holds indices."""
+    return _INDICES[kind][0] if kind in _INDICES else None
+
+
 def safe_indices(node: Node, given: relax.Expr, bounds: Bounds) -> relax.Expr:
     """Indices counted from the start and inside of `bounds`, as integers of 32 or 64 bits."""
     where = f"node {node.name!r} ({node.kind})"
