@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,14 @@ def decoder_library(tmp_path_factory) -> Path:
     from tests.generation import decoders
 
     return decoders.build(tmp_path_factory.mktemp("decoder"))
+
+
+@pytest.fixture(scope="session")
+def draft_library(tmp_path_factory) -> Path:
+    """One of a layer, with the same tokenizer, and fewer places."""
+    from tests.generation import decoders
+
+    return decoders.build(tmp_path_factory.mktemp("draft"), replace(decoders.FORM, layers=1, capacity=512))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,16 +18,15 @@ from flexcomp.printable import printable
 from flexcomp.units import human_bytes
 
 if TYPE_CHECKING:
-    from flexcomp.generation import Pair, TextReply
-    from flexcomp.runtime import Session
+    from flexcomp.generation import Generator, TextReply
 
 _PROMPT, _HINT = "> ", "(Ctrl-D ends the chat)"
 _AGAIN_S = 0.02  # between attempts to cancel: none works between two inferences
 
 
-def say(pieces: TextReply, session: Session | Pair, stopped: Callable[[], bool] = lambda: False) -> str:
+def say(pieces: TextReply, generator: Generator, stopped: Callable[[], bool] = lambda: False) -> str:
     """Print a reply as it comes, and its figures on stderr; returns the text. Raises errors of inferences, unless stopped."""
-    read_before, said = session.stats()["total_bytes_read"], []
+    read_before, said = _total(generator, "total_bytes_read"), []
     try:
         while not stopped() and (piece := next(pieces, None)) is not None:
             typer.echo(_shown(piece) if sys.stdout.isatty() else piece, nl=False)
@@ -36,19 +35,23 @@ def say(pieces: TextReply, session: Session | Pair, stopped: Callable[[], bool] 
         if not stopped():
             raise
     typer.echo()
-    reply, tried, stats = pieces.reply, pieces.reply.speculation, session.stats()
+    reply, tried = pieces.reply, pieces.reply.speculation
     later_s = reply.seconds - reply.first_token_s
     figures = [
         f"{len(reply.tokens)} tokens after {reply.prompt_tokens}",
         f"the first after {reply.first_token_s * 1e3:.0f} ms",
         *([f"{(len(reply.tokens) - 1) / later_s:.1f} tokens/s"] if len(reply.tokens) > 1 else []),
         *([f"{tried.accepted} of {tried.proposed} tried tokens right"] if tried.proposed else []),
-        f"{human_bytes(stats['total_bytes_read'] - read_before)} read",
-        f"{human_bytes(stats['arena_bytes'])} of memory",
+        f"{human_bytes(_total(generator, 'total_bytes_read') - read_before)} read",
+        f"{human_bytes(_total(generator, 'arena_bytes'))} of memory",
         f"ended by {reply.finish or 'Ctrl-C'}",
     ]
     typer.echo(", ".join(figures), err=True)
     return "".join(said)
+
+
+def _total(generator: Generator, name: str) -> int:
+    return sum(session.stats()[name] for session in generator.sessions)
 
 
 def _shown(piece: str) -> str:
@@ -57,16 +60,16 @@ def _shown(piece: str) -> str:
 
 
 def converse(
-    reply_to: Callable[[list[dict[str, str]]], TextReply], session: Session, system: str | None, first: str | None
+    reply_to: Callable[[list[dict[str, str]]], TextReply], generator: Generator, system: str | None, first: str | None
 ) -> None:
     """Replies to messages of the terminal, until its end. A message without a reply is not part of the conversation."""
     messages = [] if system is None else [{"role": "system", "content": system}]
-    with _interrupts(session) as turn:
+    with _interrupts(generator) as turn:
         for message in _messages(first):
             asked = [*messages, {"role": "user", "content": message}]
             try:
                 with turn:
-                    text = say(reply_to(asked), session, lambda: turn.stopped)
+                    text = say(reply_to(asked), generator, lambda: turn.stopped)
             except FlexcompError as error:
                 typer.echo(f"error: {printable(' '.join(str(error).split()))}", err=True)
                 continue
@@ -95,9 +98,9 @@ def _ask() -> None:
 class _Turn:
     """A reply in progress, from `with` to its end, that may be stopped."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, generator: Generator) -> None:
         self.stopped = False
-        self._session, self._runs = session, False
+        self._generator, self._runs = generator, False
         self._changed = threading.Condition()
 
     def __enter__(self) -> None:
@@ -117,14 +120,14 @@ class _Turn:
                 return
             self.stopped = True
             while self._runs:
-                self._session.cancel()
+                self._generator.cancel()
                 self._changed.wait(_AGAIN_S)
 
 
 @contextmanager
-def _interrupts(session: Session) -> Iterator[_Turn]:
+def _interrupts(generator: Generator) -> Iterator[_Turn]:
     """Ctrl-C stops a turn, in whatever call this thread is: another thread waits for the signal."""
-    turn = _Turn(session)
+    turn = _Turn(generator)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(INTERRUPTED, lambda number, frame: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,8 @@ from flexcomp.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from flexcomp.generation import Grammar
+    from flexcomp.generation import Draft, Grammar, Pair
+    from flexcomp.runtime import Session
 
 
 def generate(
@@ -57,6 +59,12 @@ def generate(
             help="Try tokens that followed earlier; by default where reading weights binds. The text is the same.",
         ),
     ] = None,
+    draft: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="LIBRARY", help="A smaller decoder of the same tokens proposes them, within --budget. The text is the same."
+        ),
+    ] = None,
     stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Text before which the reply ends.")] = None,
     json_schema: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Replies are JSON that this schema describes.")
@@ -93,8 +101,7 @@ def generate(
             raise InputError("--system is for a --chat")
         if json_schema is not None and grammar is not None:
             raise InputError("--json-schema and --grammar exclude each other")
-        from flexcomp.generation import Pair, Sampling, Text, encoder_library
-        from flexcomp.runtime import load
+        from flexcomp.generation import Sampling, Text
 
         options = {
             "max_tokens": max_tokens,
@@ -105,15 +112,30 @@ def generate(
                 grammar=_grammar(json_schema, grammar),
             ),
         }
-        opened = Pair if encoder_library(library.resolve()).exists() else load
-        with opened(library, budget, threads) as session:
-            text = Text(session, tokenizer or library.resolve().parent, speculate=speculate)
+        with ExitStack() as held:
+            session, proposes = _opened(held, library, draft, budget, threads)
+            text = Text(session, tokenizer or library.resolve().parent, speculate=speculate, draft=proposes)
             if chat:
                 text.require_chat()
-                converse(lambda messages: text.chat(messages, **options), session, system, prompt)
+                converse(lambda messages: text.chat(messages, **options), text.generator, system, prompt)
             else:
                 given = None if features is None else _features(features)
-                say(text.reply(prompt or "", **options, features=given), session)
+                say(text.reply(prompt or "", **options, features=given), text.generator)
+
+
+def _opened(
+    held: ExitStack, library: Path, draft: Path | None, budget: str | None, threads: int | None
+) -> tuple[Session | Pair, Draft | None]:
+    from flexcomp.generation import Draft, Pair, encoder_library, load_with_draft
+    from flexcomp.runtime import load
+
+    is_pair = encoder_library(library.resolve()).exists()
+    if draft is None:
+        return held.enter_context((Pair if is_pair else load)(library, budget, threads)), None
+    if is_pair:
+        raise InputError("an encoder-decoder takes no draft: leave out --draft")
+    session, other = map(held.enter_context, load_with_draft(library, draft, budget, threads))
+    return session, Draft(other, draft.resolve().parent)
 
 
 def _features(path: Path) -> np.ndarray:

@@ -41,9 +41,10 @@ class Saved:
 class SavedCaches:
     """Saved caches in `nbytes`. For new ones others go, those of replies that have ended before those of others, oldest first."""
 
-    def __init__(self, session: Session, nbytes: int = 0) -> None:
-        self._session = session
-        self._limit = nbytes
+    def __init__(self, session: Session, is_kept: bool = True) -> None:
+        """`is_kept`: False saves nothing, whatever the limit."""
+        self._session, self._is_kept = session, is_kept
+        self._limit = 0
         self._entries: list[Saved] = []  # the one that was used last comes last
         states = session.states
         self.place_nbytes = sum(_nbytes(port) // port.shape[_PLACES] for port in states)
@@ -55,7 +56,7 @@ class SavedCaches:
 
     def set_limit(self, nbytes: int) -> None:
         """Hold so many bytes at most, from now on."""
-        self._limit = nbytes
+        self._limit = nbytes if self._is_kept else 0
         self._make_room(0)
 
     def find(self, sequence: Sequence[int]) -> tuple[Saved | None, int]:
@@ -99,6 +100,9 @@ class SavedCaches:
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two sequences begin with together."""
+    count = min(len(one), len(other))
+    if one[:count] == other[:count]:
+        return count
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from flexcomp.errors import InputError
 from flexcomp.generation.caches import Owner, SavedCaches, common
 from flexcomp.generation.names import ENCODED, IDS, LOGITS, MASKS, PLACES, STARTS
+from flexcomp.generation.pace import Pace
 from flexcomp.generation.pair import Pair, Source
 from flexcomp.runtime import RungInfo, Session, ShapeInfo, TensorInfo
 
@@ -19,12 +21,13 @@ _WAY_OUT = "build a decoder with inputs named as transformers names them, and wi
 class Decoder:
     """The caches of a session, and the tokens whose keys and values they hold. Nobody else may use the session."""
 
-    def __init__(self, session: Session | Pair, saved_nbytes: int = 0) -> None:
+    def __init__(self, session: Session | Pair) -> None:
         """Raises InputError for a library that is no decoder of one sequence."""
         self.pair = session if isinstance(session, Pair) else None
         self._session = session = self.pair.session if self.pair is not None else session
         self.tokens: list[int] = []
         self.size = 0  # of the last inference: how many tokens its shape takes
+        self.pace = Pace()
         names = [port.name for port in session.inputs]
         found = [name for name in names if name in IDS]
         if len(found) != 1:
@@ -37,7 +40,7 @@ class Decoder:
         # What an encoder made for a reply, of which caches are no text's alone, and are not saved.
         self.encoded = frozenset([*encoded, *session.staying])
         self.capacity = self._capacity()
-        self.saved = SavedCaches(session, 0 if self.encoded else saved_nbytes)
+        self.saved = SavedCaches(session, is_kept=not self.encoded)
         self._from_encoder: Mapping[str, np.ndarray] = {}
         self._owner: Owner | None = None  # the reply that took the tokens
         outputs = [port.name for port in session.outputs]
@@ -153,7 +156,9 @@ class Decoder:
         rest = [*sequence[len(self.tokens) :], *drafts]
         size = self._size(max(len(rest), least))
         piece = rest[:size]
+        began = time.perf_counter()
         found = self.session.run(dict(self._inputs(piece, size)))[self._logits].reshape(-1, self.vocabulary)
+        self.pace.note(size, self.size, time.perf_counter() - began)
         self.size = size
         self.tokens += piece[: len(piece) - len(drafts)]
         if len(piece) < len(rest):
@@ -163,6 +168,21 @@ class Decoder:
     def accept(self, drafts: Sequence[int]) -> None:
         """Keep what the last inference computed of its first drafts."""
         self.tokens += drafts
+
+    @property
+    def least(self) -> int:
+        """The fewest tokens that are taken at once."""
+        return self._sizes[0]
+
+    @property
+    def most(self) -> int:
+        """The most tokens that are taken at once."""
+        return self._sizes[-1]
+
+    @property
+    def gives_all(self) -> bool:
+        """Whether there are logits of all tokens that are taken at once, and not of the last one alone."""
+        return self._gives_all and self.most > 1
 
     def rungs(self) -> dict[int, RungInfo]:
         """The plan in use for each number of tokens that are taken at once."""

@@ -12,10 +12,13 @@ import numpy as np
 from flexcomp.arguments import checked_number
 from flexcomp.errors import InputError
 from flexcomp.generation.decoder import Decoder
+from flexcomp.generation.draft import Draft
 from flexcomp.generation.grammar import Constraint
+from flexcomp.generation.lookup import PromptLookup
 from flexcomp.generation.pair import Pair, Source
 from flexcomp.generation.sampling import Chance, Sampler, Sampling
-from flexcomp.generation.speculation import Speculation
+from flexcomp.generation.speculation import Account, Speculation
+from flexcomp.generation.tokenizer import FolderTokenizer
 from flexcomp.runtime import Session
 
 
@@ -23,10 +26,11 @@ class Reply(Iterator[int]):
     """The tokens of a reply, each computed when it is asked for, and with it those that were proposed and are right."""
 
     def __init__(
-        self, decoder: Decoder, prompt: Sequence[int], most: int, stop: frozenset[int], sampling: Sampling,
-        speculate: bool | None, slide: bool = False, constraint: Constraint | None = None,
-        encoded: Mapping[str, np.ndarray] | None = None, source: Source | None = None,
+        self, account: Account, prompt: Sequence[int], most: int, stop: frozenset[int], sampling: Sampling,
+        slide: bool = False, constraint: Constraint | None = None, encoded: Mapping[str, np.ndarray] | None = None,
+        source: Source | None = None, draft: Draft | None = None,
     ) -> None:  # fmt: skip
+        decoder = account.decoder
         self.prompt_tokens = len(prompt)
         self.reused_tokens = 0  # of the prompt, that the caches held already
         self.tokens: list[int] = []
@@ -41,7 +45,8 @@ class Reply(Iterator[int]):
         self._encoded, self._source = encoded, source
         self._context, self._slides = list(prompt), slide  # the tokens that the next one depends on
         self._sampler, self._begin, self._given = Sampler(sampling, constraint), 0.0, 0
-        self.speculation = Speculation(decoder, speculate)
+        proposer = PromptLookup() if draft is None else draft.begin(self, self._sampler, decoder.vocabulary)
+        self.speculation = Speculation(account, proposer)
 
     def __next__(self) -> int:
         """Raises StopIteration at the end; errors of `Session.run`, after which the reply goes on where it was."""
@@ -67,7 +72,7 @@ class Reply(Iterator[int]):
         if is_first:
             self.reused_tokens = len(self._decoder.tokens)
         left = len(self._context) - len(self._decoder.tokens)
-        size, drafts = self.speculation.next(self._sequence, left, self._most - len(self.tokens))
+        size, drafts = self.speculation.next(self._sequence, self._context, left, self._most - len(self.tokens))
         rows = self._decoder.advance(self._context, drafts, size)
         self.passes += 1
         if rows is None:
@@ -121,17 +126,50 @@ class Generator:
     hold at the moment; those that have no room are computed again.
 
     `speculate`: take tokens along that followed when the last ones were there before, and keep those that are right. The text is
-    that without, in fewer inferences. None: where the plan predicts that such an inference takes hardly longer, because reading
-    weights binds. True: wherever the shapes allow it, until that has lost a few inferences.
+    that without, in fewer inferences. None: while such an inference takes hardly longer, by the plan where reading weights binds,
+    and as measured. True: wherever the shapes allow it, until that has lost a few inferences.
+    `draft`: a smaller decoder proposes the tokens instead, until that has lost a few inferences.
     """
 
-    def __init__(self, session: Session | Pair, saved_nbytes: int = 0, speculate: bool | None = None) -> None:
-        """`session`: of a decoder, or the `Pair` of an encoder and its decoder.
+    def __init__(
+        self, session: Session | Pair, saved_nbytes: int = 0, speculate: bool | None = None, draft: Draft | None = None,
+        tokenizer: FolderTokenizer | None = None,
+    ) -> None:  # fmt: skip
+        """`session`: of a decoder, or the `Pair` of an encoder and its decoder. `tokenizer`: that of the draft must be the same.
 
-        Raises InputError for a library that is no decoder with caches as its state.
+        Raises InputError for a library that is no decoder with caches as its state, and for a draft of other tokens.
         """
-        self.speculate = speculate
-        self.decoder = Decoder(session, checked_number(saved_nbytes, "saved_nbytes", least=0))
+        self.decoder, self.draft = Decoder(session), draft
+        if draft is not None:
+            if speculate is False:
+                raise InputError("a draft is for speculation: leave out speculate=False (--no-speculate), or the draft")
+            draft.require_for(self.decoder, tokenizer)
+        self._account = Account(self.decoder, speculate if draft is None else True)
+        self.set_saved_limit(checked_number(saved_nbytes, "saved_nbytes", least=0))
+
+    @property
+    def place_nbytes(self) -> int:
+        """Bytes that a token takes in caches, with those of the draft."""
+        return sum(one.saved.place_nbytes for one in self._decoders)
+
+    @property
+    def _decoders(self) -> list[Decoder]:
+        return [self.decoder, *([] if self.draft is None else [self.draft.decoder])]
+
+    @property
+    def sessions(self) -> list[Session | Pair]:
+        """The decoder's, with that of the encoder or of the draft."""
+        return [one.pair or one.session for one in self._decoders]
+
+    def set_saved_limit(self, nbytes: int) -> None:
+        """Hold so many bytes of saved caches at most, from now on: of as many tokens by the decoder as by its draft."""
+        for one in self._decoders:
+            one.saved.set_limit(nbytes * one.saved.place_nbytes // self.place_nbytes)
+
+    def cancel(self) -> None:
+        """End the inference in progress, as `Session.cancel`."""
+        for session in self.sessions:
+            session.cancel()
 
     def reply(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, stop: Collection[int] = (),
@@ -165,7 +203,7 @@ class Generator:
         sampling = sampling or Sampling()
         if (sampling.grammar is None) != (constraint is None):
             raise InputError("a grammar is of texts: give it to the reply of a Text, which has a tokenizer")
-        return Reply(decoder, prompt, most, ends, sampling, self.speculate, slide, constraint, encoded, source)
+        return Reply(self._account, prompt, most, ends, sampling, slide, constraint, encoded, source, self.draft)
 
     def _checked(self, tokens: Iterable[int], what: str) -> list[int]:
         """Raises InputError for anything but tokens of the decoder."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from flexcomp.errors import ExecutionError, InputError
 from flexcomp.generation.grammar import Constraint, Grammar
 
 _LEAST_LOGPROB = -9999.0  # of a token that is impossible: JSON has no infinity
+_GOLDEN, _ALL = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,18 @@ class Sampler:
         """`constraint` follows the grammar of `sampling`."""
         self.sampling = sampling
         self._constraint = constraint
-        self._random = np.random.default_rng(sampling.seed)
+        self._key = int(np.random.SeedSequence(sampling.seed).generate_state(1, np.uint64)[0])
+        self._drawn = 0
+
+    def ahead(self) -> Sampler:
+        """Draws as this one will from now on, without its grammar, of logits of another decoder.
+
+        Of equal distributions equal tokens are drawn, and of similar ones mostly. Source: Daliri et al., "Coupling without
+        Communication and Drafter-Invariant Speculative Decoding" (2024), section 2.
+        """
+        found = copy(self)
+        found._constraint = None
+        return found
 
     def draw(self, logits: np.ndarray, earlier: Sequence[int]) -> int:
         """The next token, by logits [vocabulary]; `earlier` are the tokens before it. Raises ExecutionError."""
@@ -85,7 +98,11 @@ class Sampler:
         if self._constraint is not None:
             logits = np.where(self._constraint.allowed(), logits, -np.inf)
         tokens, parts = self.distribution(logits, earlier)
-        return int(tokens[0] if len(tokens) == 1 else self._random.choice(tokens, p=parts))
+        self._drawn += 1
+        if len(tokens) == 1:
+            return int(tokens[0])
+        # The first of arrivals whose rates are the probabilities: each token's depends on the draw and on the token alone.
+        return int(tokens[np.argmax(parts / -np.log(_uniform(self._key, self._drawn, tokens)))])
 
     def chance(self, logits: np.ndarray, token: int) -> Chance | None:
         """Of a token by logits [vocabulary], if that is to be noted: before penalties and filters."""
@@ -128,6 +145,19 @@ class Sampler:
             scores[seen] = np.where(scores[seen] > 0, scores[seen] / factor, scores[seen] * factor)
         scores[seen] -= asked.presence_penalty + asked.frequency_penalty * counts
         return scores
+
+
+def _uniform(key: int, draw: int, tokens: np.ndarray) -> np.ndarray:
+    """Numbers between 0 and 1, of a key, the number of a draw, and a token. Source: SplitMix64, Steele et al. (2014)."""
+    mixed = _mixed(np.array([key + draw * _GOLDEN & _ALL], np.uint64))  # arithmetic of arrays wraps around
+    bits = _mixed(mixed + tokens.astype(np.uint64) * np.uint64(_GOLDEN))
+    return ((bits >> np.uint64(11)) + 0.5) / 2.0**53
+
+
+def _mixed(bits: np.ndarray) -> np.ndarray:
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return bits ^ (bits >> np.uint64(31))
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:

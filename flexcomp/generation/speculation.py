@@ -1,91 +1,161 @@
-"""Whether an inference takes proposed tokens along: where it takes hardly longer, and while they are right often enough.
+"""Whether an inference takes proposed tokens along: while they save more than they take, by measured times.
 
-Where reading weights binds, an inference in a shape for several tokens takes hardly longer than one in the shape for one. What
-it takes more is paid by tokens that were right, and by 3 % of all: time is counted in predicted inferences for one token, and
-bytes that a change of shape reads in those that such an inference reads. Drafts that the caller asked for are tried elsewhere,
-too, until they have lost a few inferences.
+Proposals are looked up in the text, or made by a draft model. An inference in a shape for several tokens takes hardly longer than
+one for a single token where reading weights binds. What proposals take more is paid by those that were right, and by 3 % of all
+inferences. The unit is the measured time of an inference for one token; times that were not measured yet are the plan's. Without
+being asked, an inference takes proposals along only in shapes that take hardly longer: by the plan where it says that storage
+binds, by times measured in prompts otherwise. Those that the caller asked for may lose a few inferences first.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from flexcomp.generation.decoder import Decoder
-from flexcomp.generation.lookup import PromptLookup
 
 _HARDLY = 0.5  # of an inference for one token: what one with drafts may take more
-_LOST = 0.03  # of a reply's inferences without drafts: what drafts may lose in all
+_LOST = 0.03  # of inferences without drafts: what drafts may lose in all
 _SAVED = 1.0  # inferences saved that count: drafts that were right long ago do not pay for wrong ones
 _TRIED = 8.0  # inferences that drafts may lose where they were asked for
 _ENOUGH = 8  # tokens at once: a larger shape is rarely filled with right ones
+_CHANGE = 1.0  # inferences that a change of shape takes, until it was measured
+_RIGHT, _TESTED = 7.0, 10.0  # proposals, as if they had been tested before the first one
+_MEMORY = 0.95  # how much of what was tested before an inference counts after it
+
+
+class Proposer(Protocol):
+    """Proposes the next tokens of one reply."""
+
+    @property
+    def token_s(self) -> float | None:
+        """Seconds that a proposed token takes; None if that is not known."""
+
+    spent_s: float  # on proposals so far
+
+    def read(self, context: Sequence[int]) -> None:
+        """Prepare for a prompt, of which the decoder takes a part now."""
+
+    def most(self, sequence: Sequence[int], context: Sequence[int], count: int) -> int:
+        """How many tokens, of `count`, can be proposed after a text; the decoder takes the part `context` of it."""
+
+    def propose(self, count: int) -> list[int]:
+        """So many tokens after the text that `most` was asked about."""
+
+
+class Account:
+    """What the proposals of a generator's replies have won and lost."""
+
+    def __init__(self, decoder: Decoder, wanted: bool | None) -> None:
+        """`wanted`: None for proposals that hardly take time; True for trying them in any case, False for none."""
+        self.decoder, self.wanted = decoder, wanted
+        self._most = _TRIED if wanted else _SAVED  # inferences that may be ahead
+        self.lost = -_TRIED if wanted else 0.0  # inferences, less what may be lost
+        self.is_entered = False  # whether drafts, and no prompt, brought the decoder into the shape that it is in
+        self._right, self._tested = _RIGHT, _TESTED
+
+    @property
+    def unit_s(self) -> float | None:
+        """The time of an inference for one token."""
+        return self.decoder.pace.seconds(self.decoder.least)
+
+    def times(self, sizes: Sequence[int]) -> Mapping[int, float]:
+        """What an inference of each size takes, in units, where that is little or drafts were asked for; {} if it is unknown."""
+        rungs, pace = self.decoder.rungs(), self.decoder.pace
+        pace.follow(tuple(rung.predicted_ms for rung in rungs.values()))
+        if (unit_s := self.unit_s) is None:
+            return {}
+        least = rungs[self.decoder.least]
+        found = {}
+        for size in sizes:
+            if (seconds := pace.seconds(size)) is not None:
+                found[size] = seconds / unit_s
+            elif self.wanted or least.streamed_bytes:
+                found[size] = max(rungs[size].predicted_ms / least.predicted_ms, 1.0)
+        return {size: time for size, time in found.items() if time <= (math.inf if self.wanted else 1 + _HARDLY)}
+
+    def changes(self, size: int, time: float) -> float:
+        """What a change to the shape for `size` tokens takes more than one that takes `time` without a change, in units.
+
+        One that was not measured yet takes what the change back does.
+        """
+        for one, without in ((size, time), (self.decoder.least, 1.0)):
+            if (seconds := self.decoder.pace.seconds(one, changed=True)) is not None:
+                return max(self.units(seconds) - without, 0.0)
+        return _CHANGE
+
+    def expected(self, count: int) -> float:
+        """How many tokens an inference with `count` drafts gives. Source: Leviathan et al. (2023), equation 1."""
+        part = min(self._right / self._tested, 0.999)
+        return (1 - part ** (count + 1)) / (1 - part)
+
+    def units(self, seconds: float | None) -> float:
+        """The same time in inferences for one token; 0 for an unknown one."""
+        unit_s = self.unit_s
+        return seconds / unit_s if seconds and unit_s else 0.0
+
+    def note(self, before: int, spent_s: float, proposed: int, right: int) -> None:
+        """After one in the shape for `before` tokens, an inference gave 1 + `right`; the proposals took so long."""
+        least, size = self.decoder.least, self.decoder.size
+        took = self.units(self.decoder.pace.last_s)
+        if before != least and size == least and not self.is_entered:
+            took = 1.0  # as without drafts: the prompt's shape is left in any case
+        self.is_entered = size != least and (self.is_entered or before == least)
+        if proposed:
+            self._right = _MEMORY * self._right + right
+            self._tested = _MEMORY * self._tested + min(right + 1, proposed)
+        if took:
+            self.lost += took + self.units(spent_s) - (1 + right) * (1 + _LOST)
+            self.lost = max(self.lost, -self._most - 2 * self.changes(least, 1.0))
 
 
 class Speculation:
-    """The drafts of one reply, by prompt lookup."""
+    """The drafts of one reply."""
 
-    def __init__(self, decoder: Decoder, wanted: bool | None) -> None:
-        """`wanted`: None for drafts where reading weights binds; True for trying them in any case, False for none."""
+    def __init__(self, account: Account, proposer: Proposer) -> None:
         self.proposed = self.accepted = 0
-        self._decoder, self._wanted, self._lookup = decoder, wanted, PromptLookup()
-        self._lost = -_TRIED if wanted else 0.0  # inferences, less what may be lost
-        self._change = 1.0  # of shape: the inferences that it takes, as the last one did
-        self._before, self._read, self._takes_more = 0, 0, 0.0  # size and bytes read before the next inference, and its time
+        self._account, self._proposer = account, proposer
+        self._before, self._spent_s = 0, 0.0  # the size of the inference before the next one; what proposals took until then
 
-    def next(self, sequence: Sequence[int], left: int, most: int) -> tuple[int, list[int]]:
-        """For the next inference of a reply of `most` more tokens, of whose text `left` are not taken: the size of its shape, at
-        least, and drafts.
+    def next(self, sequence: Sequence[int], context: Sequence[int], left: int, most: int) -> tuple[int, list[int]]:
+        """For the next inference of a reply of `most` more tokens, of whose `context` `left` are not taken: the size of its
+        shape, at least, and drafts.
         """
-        self._before, self._read, self._takes_more = self._decoder.size, 0, 0.0
-        if self._wanted is False or most < 2 or left != 1:
+        account, decoder = self._account, self._account.decoder
+        self._before, self._spent_s = (decoder.size if left == 1 else 0), self._proposer.spent_s
+        if account.wanted is False or account.lost > 0 or most < 2:
             return 1, []
-        sizes = self._decoder.sizes_for_drafts()
-        if not sizes:
+        if left != 1:
+            self._proposer.read(context)
             return 1, []
-        drafts = self._lookup.propose(sequence, min(most, sizes[-1]) - 1)
-        if self._before == 1 and not drafts:
+        sizes = decoder.sizes_for_drafts()
+        sizes = [size for size in sizes if size <= next((one for one in sizes if one >= _ENOUGH), _ENOUGH)]
+        count = self._proposer.most(sequence, context, min(most, sizes[-1]) - 1) if sizes else 0
+        if not count and self._before == decoder.least:
             return 1, []
-        allowed = {size: time for size, time in self._times(sizes).items() if self._pays(time, bool(drafts))}
-        if not allowed:
-            return 1, []
-        size = next((size for size in allowed if size >= _ENOUGH), max(allowed))
-        self._takes_more = allowed[size]
-        return size, drafts[: size - 1]
+        size, chosen = self._choice(account.times(sizes), count)
+        return size, self._proposer.propose(chosen) if chosen else []
 
-    def _times(self, sizes: Sequence[int]) -> Mapping[int, float]:
-        """What an inference of each size takes more than one for one token, where that is little, or drafts were asked for."""
-        if not self._pays(0.0, has_drafts=True):
-            return {}
-        rungs = self._decoder.rungs()
-        least = rungs[min(rungs)]
-        if not self._wanted and (1 not in rungs or not least.streamed_bytes):
-            return {}
-        self._read = self._bytes_read()
-        more = {size: max(rungs[size].predicted_ms / least.predicted_ms - 1, 0.0) for size in sizes}
-        return {size: time for size, time in more.items() if time <= (math.inf if self._wanted else _HARDLY)}
+    def _choice(self, times: Mapping[int, float], count: int) -> tuple[int, int]:
+        """The shape that gives most tokens in its time, and for how many drafts, of those that there is enough for.
 
-    def _pays(self, time: float, has_drafts: bool) -> bool:
-        """Whether there is enough for it. A shape is left once in any case, after the prompt, but entered for drafts alone."""
-        if self._before != 1:
-            return self._lost + time <= 0
-        return has_drafts and self._lost + time + 2 * self._change <= 0
+        A shape is left once in any case, after the prompt, but entered for drafts alone.
+        """
+        account, least, best, found = self._account, self._account.decoder.least, 0.0, (1, 0)
+        leaving = account.changes(least, 1.0) if self._before == least else 0.0
+        for size, time in times.items():
+            more = leaving + (account.changes(size, time) if size != self._before else 0.0)
+            for drafts in range(min(count, 1), min(count, size - 1) + 1):
+                whole = time + drafts * account.units(self._proposer.token_s)
+                rate = account.expected(drafts) / whole
+                if (drafts or size == self._before) and account.lost + whole - 1 + more <= 0 and rate > best:
+                    best, found = rate, (size, drafts)
+        return found
 
     def count(self, proposed: int, right: int) -> None:
         """Note an inference that gave a token, and how many drafts were right."""
         self.proposed += proposed
         self.accepted += right
-        if self._wanted is False:
-            return
-        size = self._decoder.size
-        if self._before not in (0, size):
-            rungs = self._decoder.rungs()
-            if self._read and 1 in rungs:
-                more, usual = max(self._bytes_read() - self._read - rungs[size].streamed_bytes, 0), rungs[1].streamed_bytes
-                self._change = more / usual if usual else _TRIED * bool(more)
-            if self._before == 1:
-                self._lost += 2 * self._change  # to leave it again, too
-        self._lost += self._takes_more - right - _LOST * (1 + right)
-        self._lost = max(self._lost, -max(_SAVED, _TRIED * bool(self._wanted)) - 2 * self._change)
-
-    def _bytes_read(self) -> int:
-        return self._decoder.session.stats()["total_bytes_read"]
+        if self._account.wanted is not False and self._before:
+            self._account.note(self._before, self._proposer.spent_s - self._spent_s, proposed, right)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from flexcomp.errors import InputError
+from flexcomp.generation.draft import Draft
 from flexcomp.generation.generator import Generator, Reply
 from flexcomp.generation.grammar import Grammars
 from flexcomp.generation.pair import Pair, Source
@@ -20,13 +21,14 @@ class Text:
     """Prompts and replies as text. `folder` has tokenizer.json, and may have the files that hubs put next to it."""
 
     def __init__(
-        self, session: Session | Pair, folder: str | os.PathLike[str], saved_nbytes: int = 0, speculate: bool | None = None
-    ) -> None:
+        self, session: Session | Pair, folder: str | os.PathLike[str], saved_nbytes: int = 0, speculate: bool | None = None,
+        draft: Draft | None = None,
+    ) -> None:  # fmt: skip
         """`session`: of a decoder, or the `Pair` of an encoder and its decoder.
 
         Raises InputError for a folder without a tokenizer, or with one of more tokens than the decoder knows."""
-        self.generator = Generator(session, saved_nbytes, speculate)
         self.tokenizer = FolderTokenizer(folder)
+        self.generator = Generator(session, saved_nbytes, speculate, draft, self.tokenizer)
         vocabulary = self.generator.decoder.vocabulary
         self.tokenizer.require_within(vocabulary)
         self.grammars = Grammars(self.tokenizer.tokenizer, self.tokenizer.ends, vocabulary)

@@ -31,10 +31,9 @@ class Turns:
     """
 
     def __init__(self, text: Text, saved_nbytes: int, waiting: int) -> None:
-        self.text = text
-        self._session, self._saved = text.generator.decoder.session, text.generator.decoder.saved
+        self.text, self._generator = text, text.generator
         self.limit, self._most_waiting = saved_nbytes, waiting
-        self._saved.set_limit(saved_nbytes)
+        self._generator.set_saved_limit(saved_nbytes)
         self._turns: list[Turn] = []  # as they came
         self._current: Turn | None = None
         self._calls: deque[Callable[[], None]] = deque()  # for the thread, between two inferences
@@ -59,7 +58,7 @@ class Turns:
         with self._changed:
             turn.is_cancelled = True
             if turn is self._current:
-                self._session.cancel()
+                self._generator.cancel()
             elif turn in self._turns:
                 self._remove(turn)
 
@@ -69,7 +68,7 @@ class Turns:
 
         def change() -> None:
             self.limit = saved_nbytes
-            self._saved.set_limit(saved_nbytes)
+            self._generator.set_saved_limit(saved_nbytes)
             done.set()
 
         with self._changed:
@@ -83,7 +82,7 @@ class Turns:
         with self._changed:
             self._closed = True
             if self._current is not None:
-                self._session.cancel()
+                self._generator.cancel()
             self._changed.notify_all()
         self._thread.join()
 
@@ -114,7 +113,7 @@ class Turns:
         """The first replies, whose caches have room together; one alone has the session's."""
         room = self.limit
         for count, turn in enumerate(self._turns):
-            room -= turn.reply.reply.most_places * self._saved.place_nbytes
+            room -= turn.reply.reply.most_places * self._generator.place_nbytes
             if room < 0:
                 return self._turns[: max(count, 1)]
         return self._turns

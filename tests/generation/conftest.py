@@ -3,6 +3,7 @@
 import pytest
 
 import flexcomp
+from flexcomp.generation.pace import Pace
 from tests.exporters.genai import logits_after
 from tests.generation.decoders import FORM
 
@@ -10,6 +11,13 @@ from tests.generation.decoders import FORM
 @pytest.fixture(scope="session")
 def library(decoder_library):
     return decoder_library
+
+
+@pytest.fixture
+def even_pace(monkeypatch):
+    """All inferences take equally long, however long they take."""
+    monkeypatch.setattr(Pace, "note", lambda self, size, before, seconds: setattr(self, "last_s", 1.0 if before else None))
+    monkeypatch.setattr(Pace, "seconds", lambda self, size, changed=False: 1.0)
 
 
 @pytest.fixture(params=["min", "all"])

@@ -11,9 +11,9 @@ FORM = Form(layers=2, capacity=2048)
 SIZES = [1, 4, 8]  # tokens that are taken at once
 
 
-def build(folder: Path) -> Path:
+def build(folder: Path, form: Form = FORM) -> Path:
     """The path of the library, with all files next to it."""
-    path, found = folder / "built" / "decoder.so", read_model_folder(model_folder.write_model(folder, FORM))
+    path, found = folder / "built" / "decoder.so", read_model_folder(model_folder.write_model(folder, form))
     shapes = dict.fromkeys(found.shapes, SIZES)
     flexcomp.build(
         found.model, input_shapes=found.input_shapes, shapes=shapes, state=found.state, threads=1, probe=False

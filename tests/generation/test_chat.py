@@ -101,7 +101,7 @@ def test_a_message_without_room_is_no_part_of_the_chat(library, monkeypatch, cap
             asked.append([one["content"] for one in messages if one["role"] != "assistant"])
             return text.chat(messages, 3)
 
-        converse(reply_to, session, "be kind", None)
+        converse(reply_to, text.generator, "be kind", None)
     assert asked == [["be kind", "the cat"], ["be kind", "the cat", "x" * 3000], ["be kind", "the cat", "ok"]]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 3 and all("first after" in said[i] for i in (0, 2))

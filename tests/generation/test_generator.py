@@ -61,7 +61,7 @@ def test_full_caches_slide_as_asked(session, following):
 
 
 def test_the_beginning_of_an_earlier_conversation_is_not_computed_again(session, following, monkeypatch):
-    generator, taken = Generator(session), []
+    generator, taken = Generator(session, speculate=False), []
     run = type(session).run
     monkeypatch.setattr(type(session), "run", lambda self, inputs: taken.append(inputs["input_ids"].size) or run(self, inputs))
     prompt = tokens(9)
@@ -81,7 +81,7 @@ def test_the_beginning_of_an_earlier_conversation_is_not_computed_again(session,
 def test_replies_that_take_turns(session, following, monkeypatch, places):
     start = tokens(4)  # of two of them
     prompts = [[*start, *tokens(5)], tokens(6), [*start, *tokens(2)]]
-    generator = Generator(session, saved_nbytes=places * PLACE_NBYTES)
+    generator = Generator(session, saved_nbytes=places * PLACE_NBYTES, speculate=False)
     taken, run = [], type(session).run
     monkeypatch.setattr(type(session), "run", lambda self, inputs: taken.append(inputs["input_ids"].size) or run(self, inputs))
     replies = [generator.reply(prompt, 6) for prompt in prompts]
@@ -109,7 +109,7 @@ def test_a_change_of_turns_copies_what_caches_hold(session, monkeypatch):
 
     monkeypatch.setattr(type(session), "state_parts", counted_get)
     monkeypatch.setattr(type(session), "set_state_parts", counted_put)
-    generator = Generator(session, saved_nbytes=100 * PLACE_NBYTES)
+    generator = Generator(session, saved_nbytes=100 * PLACE_NBYTES, speculate=False)
     one, other = (generator.reply(tokens(5), 4) for _ in range(2))
     next(one)
     next(other)

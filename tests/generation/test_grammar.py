@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models
 import flexcomp
 from flexcomp.errors import InputError
 from flexcomp.generation import JSON_OBJECT, Generator, Grammar, Sampling, Text, TokenBytes
+from flexcomp.generation.speculation import Account
 
 SCHEMA = {
     "type": "object", "properties": {"cat": {"type": "boolean"}, "n": {"type": "integer"}}, "required": ["cat", "n"],
@@ -26,8 +27,8 @@ def text(library):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("speculate", [False, True])
-def test_replies_are_texts_of_the_grammar(text, seed, speculate, monkeypatch):
-    monkeypatch.setattr(text.generator, "speculate", speculate)
+def test_replies_are_texts_of_the_grammar(text, seed, speculate, monkeypatch, even_pace):
+    monkeypatch.setattr(text.generator, "_account", Account(text.generator.decoder, speculate))
     for grammar, right in (
         (Grammar.json_schema(SCHEMA), lambda found: json.loads(found).keys() == {"cat", "n"}),
         (Grammar.lark(RULES), lambda found: re.fullmatch("the (cat|bird)[a-z]{0,6}", found)),

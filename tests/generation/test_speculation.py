@@ -15,6 +15,8 @@ from flexcomp.errors import CancelledError
 from flexcomp.generation import Text
 from flexcomp.generation.generator import Reply
 from flexcomp.generation.lookup import PromptLookup
+from flexcomp.generation.pace import Pace
+from flexcomp.generation.speculation import Account
 from tests.exporters.genai import VOCABULARY
 
 GREEDY = Sampling()
@@ -27,7 +29,7 @@ def prompts(count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.3, top_p=0.9, seed=2)], ids=["greedy", "drawn"])
-def test_tokens_are_those_without(session, sampling):
+def test_tokens_are_those_without(session, sampling, even_pace):
     plain, tried = (Generator(session, speculate=wanted) for wanted in (False, True))
     accepted = 0
     for prompt in prompts(20):
@@ -37,7 +39,7 @@ def test_tokens_are_those_without(session, sampling):
     assert accepted > 20
 
 
-def test_turns_stops_and_cancels_are_those_without(library, session, monkeypatch):
+def test_turns_stops_and_cancels_are_those_without(library, session, monkeypatch, even_pace):
     run, left = type(session).run, [3]
 
     def interrupted(self, inputs):
@@ -68,7 +70,7 @@ def test_turns_stops_and_cancels_are_those_without(library, session, monkeypatch
             assert found[0].reply.tokens == found[1].reply.tokens and found[1].reply.finish == "stop"
 
 
-def test_a_full_cache_and_heads_of_the_last_token_take_no_drafts(session):
+def test_a_full_cache_and_heads_of_the_last_token_take_no_drafts(session, even_pace):
     generator = Generator(session, speculate=True)
     reply = generator.reply([1, 2] * 1023)
     plain = list(Generator(session, speculate=False).reply([1, 2] * 1023))
@@ -82,14 +84,13 @@ def test_a_full_cache_and_heads_of_the_last_token_take_no_drafts(session):
 class Decoder:
     """One that computes nothing: the scores of the next token are those that `rows` gives for a text."""
 
-    capacity = 1 << 20
+    capacity, least, vocabulary = 1 << 20, 1, VOCABULARY
 
-    def __init__(self, rows, times=(1.0, 1.0), read=(10, 10), change=0):
+    def __init__(self, rows, times=(1.0, 1.0), read=(10, 10), change=0, slower=lambda size: 1.0):
         self.rows, self.tokens, self.size = rows, [], 0
         self.read, self.change, self.time = dict(zip((1, 8), read, strict=True)), change, 0.0
-        self.times = dict(zip((1, 8), times, strict=True))
-        self.session = SimpleNamespace(stats=lambda: {"total_bytes_read": self.total})
-        self.total = 0
+        self.times, self.slower = dict(zip((1, 8), times, strict=True)), slower  # as predicted, and a factor of that
+        self.pace = Pace()
 
     def turn_to(self, owner, sequence, encoded=None):
         pass
@@ -101,11 +102,15 @@ class Decoder:
         return {size: SimpleNamespace(predicted_ms=self.times[size], streamed_bytes=self.read[size]) for size in (1, 8)}
 
     def advance(self, sequence, drafts=(), least=1):
-        size = 8 if max(least, 1 + len(drafts), len(sequence) - len(self.tokens)) > 1 else 1
+        left = len(sequence) - len(self.tokens)
+        size = 8 if max(least, left + len(drafts)) > 1 else 1
         more = self.change if self.size not in (0, size) else 0
-        self.total += self.read[size] + more
-        self.time += self.times[size] + more / max(self.read[1], 1)
-        self.tokens, self.size = list(sequence), size
+        took = self.times[size] * self.slower(size) + more / (self.read[1] or 10)
+        self.time += took
+        self.pace.note(size, self.size, took)
+        self.tokens, self.size = list(sequence[: len(sequence) - max(left - 8, 0)]), size
+        if left > 8:
+            return None
         text = [*sequence, *drafts]
         return np.array([self.rows(text[: len(sequence) + i]) for i in range(len(drafts) + 1)])
 
@@ -113,8 +118,14 @@ class Decoder:
         self.tokens += drafts
 
 
+def measured(decoder: Decoder) -> Decoder:
+    """That has made two inferences before."""
+    decoder.pace.note(1, 1, 1.0)
+    return decoder
+
+
 def reply_of(decoder: Decoder, prompt: list[int], count: int, sampling: Sampling, wanted: bool | None) -> Reply:
-    reply = Reply(decoder, prompt, count, frozenset(), sampling, wanted)
+    reply = Reply(Account(decoder, wanted), prompt, count, frozenset(), sampling)
     list(reply)
     return reply
 
@@ -125,9 +136,11 @@ def test_the_distribution_is_that_without():
     parts = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     prompt, draws = [0, 1, 2, 0, 1], 20_000
     counts = dict.fromkeys(product(range(3), repeat=3), 0)
-    accepted = 0
+    account, accepted = Account(measured(Decoder(lambda text: scores[text[-1]])), True), 0
     for seed in range(draws):
-        reply = reply_of(Decoder(lambda text: scores[text[-1]]), prompt, 3, Sampling(temperature=1.0, seed=seed), True)
+        account.decoder.tokens = []
+        reply = Reply(account, prompt, 3, frozenset(), Sampling(temperature=1.0, seed=seed))
+        list(reply)
         counts[tuple(reply.tokens)] += 1
         accepted += reply.speculation.accepted
     assert accepted > draws / 20
@@ -189,9 +202,55 @@ def test_drafts_that_are_asked_for_end_where_they_do_not_pay(change, read):
     assert plain.time >= 1.5 * tried.time
 
 
-def test_nothing_is_tried_where_all_weights_are_resident():
+@pytest.mark.parametrize("change", [0, 10])
+@pytest.mark.parametrize("slower", [1.0, 1.4, 3.0, 7.0])
+@pytest.mark.parametrize("wanted", [None, True], ids=["", "asked"])
+def test_measured_times_count_where_plans_are_wrong(change, slower, wanted):
+    """All is resident, and the larger shape takes longer than its plan says; a prompt of several chunks shows how much."""
+
+    def times(rows):
+        found = [Decoder(rows, read=(0, 0), change=change, slower=lambda size: slower if size > 1 else 1.0) for _ in range(2)]
+        replies = [reply_of(one, prompt * 4, 400, GREEDY, use) for one, use in zip(found, (False, wanted), strict=True)]
+        assert replies[0].tokens == replies[1].tokens
+        return [one.time for one in found], replies[1].speculation.proposed
+
+    prompt = [0, 1, 2, 3]
+    for rows in (repeating, random_pairs):
+        (plain, tried), proposed = times(lambda text, rows=rows: rows(text)[:4])
+        assert tried <= plain / 0.97 + (8 + 2 * change + slower) * bool(wanted)
+        assert bool(proposed) == (slower < 1.5 or bool(wanted))
+    if slower < 1.5:
+        (plain, tried), _ = times(repeating)
+        assert plain >= 1.5 * tried
+
+
+def test_nothing_is_tried_where_all_is_resident_before_a_prompt_shows_what_it_takes():
     reply = reply_of(Decoder(repeating, read=(0, 0)), [0, 1, 2, 3, 4], 100, GREEDY, None)
     assert not reply.speculation.proposed
+
+
+def test_what_was_lost_counts_in_later_replies():
+    """Drafts that were asked for lose eight inferences of a decoder, and not of each reply."""
+    plain, tried = (Decoder(random_pairs, (1.0, 1.2)) for _ in range(2))
+    account = Account(tried, True)
+    for number in range(40):
+        prompt = [0, 1, 2, number % 4]
+        reply = Reply(account, prompt, 30, frozenset(), GREEDY)
+        assert list(reply) == reply_of(plain, prompt, 30, GREEDY, False).tokens
+        tried.tokens, plain.tokens = [], []
+    assert tried.time - plain.time <= 8 + 1.2 + 2 + 0.03 * 40 * 30
+
+
+def test_times_of_another_plan_are_forgotten():
+    pace = Pace()
+    for seconds in (5.0, 1.0, 1.0, 9.0):
+        pace.note(1, 1, seconds)
+    pace.note(8, 1, 3.0)
+    assert (pace.seconds(1), pace.seconds(8), pace.seconds(8, changed=True), pace.last_s) == (3.0, None, 3.0, 3.0)
+    pace.follow("one")
+    assert pace.seconds(1) == 3.0
+    pace.follow("other")
+    assert pace.seconds(1) is None
 
 
 @pytest.mark.parametrize(
@@ -206,11 +265,11 @@ def test_nothing_is_tried_where_all_weights_are_resident():
     ],
 )
 def test_lookup(text, wanted):
-    assert PromptLookup().propose(text, 5) == wanted
-    grown = PromptLookup()
-    for end in range(1, len(text)):
-        grown.propose(text[:end], 5)
-    assert grown.propose(text, 5) == wanted
+    for grown in (False, True):
+        lookup = PromptLookup()
+        for end in range(1 if grown else len(text), len(text) + 1):
+            count = lookup.most(text[:end], [], 5)
+        assert lookup.propose(count) == wanted
 
 
 def test_the_plan_of_each_shape_says_what_binds(library):
