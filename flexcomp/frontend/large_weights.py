@@ -15,10 +15,12 @@ import onnx
 from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from flexcomp.frontend.domains import all_nodes
 from flexcomp.frontend.external_data import hold, read_external
 
 _LEAST_ELEMENTS = 1 << 18
 _TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+_READ_AS_VALUES = ("GatherBlockQuantized", "MatMulNBits")
 LEAST_NBYTES = 2 * _LEAST_ELEMENTS  # in a file: nothing large has fewer bytes
 
 
@@ -42,10 +44,11 @@ def copy_without_large(source: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[i
 def set_aside(graph: onnx.GraphProto, raw: Mapping[int, np.ndarray], folder: str) -> dict[str, np.ndarray]:
     """Replace large initialisers by inputs at the end of the graph, and return their values.
 
-    `raw`: data that the initialisers lack, by position. `folder`: of external data. Invalid tensors stay in place, whole. Raises
-    the errors of reading external data.
+    `raw`: data that the initialisers lack, by position. `folder`: of external data. Invalid tensors stay in place, whole, and
+    scales of blocks, which definitions of operators read. Raises the errors of reading external data.
     """
     names = Counter(tensor.name for tensor in graph.initializer)
+    names.update(name for node in all_nodes(graph) if node.op_type in _READ_AS_VALUES for name in node.input)
     listed = {info.name for info in graph.input}  # old files list initialisers as inputs as well
     large: dict[str, np.ndarray] = {}
     small = []

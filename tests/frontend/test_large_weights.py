@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from flexcomp.errors import ModelError
 from flexcomp.frontend import onnx_file
 from flexcomp.frontend.onnx_model import OnnxModel, graph_inputs, read_onnx, simplify_onnx
+from tests.operators import blocks
 
 WIDTH = 600  # a matrix of that width is large
 
@@ -165,3 +166,23 @@ def test_large_weights_that_are_wrong_are_refused(fault, where, tmp_path):
     onnx.save(network, tmp_path / "n.onnx")
     with pytest.raises(ModelError, match="is not a valid ONNX model"):
         read_onnx(network if where == "memory" else tmp_path / "n.onnx")
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_large_scales_of_blocks_are_read(tmp_path, apart):
+    """As of a vocabulary of 32,000 tokens: definitions of operators compute with scales."""
+    rng, rows = np.random.default_rng(0), 8192  # times 32 blocks: as many scales as a weight has that is set aside
+    scales = rng.uniform(0.01, 0.03, rows * 32).astype("f4")
+    weights = {"w": rng.integers(0, 256, (rows, 32, 16)).astype("u1"), "s": scales, "t": scales.reshape(rows, 32)}
+    weights["table"] = weights["w"].reshape(rows, -1)
+    sizes = {"bits": 4, "block_size": 32, "domain": "com.microsoft"}
+    nodes = [
+        helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT64),
+        helper.make_node("GatherBlockQuantized", ["table", "i", "t"], ["g"], quantize_axis=1, **sizes),
+        helper.make_node("MatMulNBits", ["g", "w", "s"], ["y"], N=rows, K=1024, **sizes),
+    ]
+    model = blocks.graph(nodes, np.zeros(1, "f4"), weights)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=apart, location="data", size_threshold=0)
+    simple = simplified(path)
+    assert not simple.large and {node.op_type for node in simple.proto.graph.node} >= {"DequantizeLinear"}
