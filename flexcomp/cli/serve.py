@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +31,14 @@ def serve(
     ] = None,
     repository: Annotated[
         Path | None, typer.Option(help="A folder of more libraries, each loaded when a client asks for it by name.")
+    ] = None,
+    draft: Annotated[
+        list[Path] | None,
+        typer.Option(
+            rich_help_panel="Sharing",
+            metavar="NAME=LIBRARY",
+            help="A smaller decoder proposes tokens of the decoder NAME, in the same budget.",
+        ),
     ] = None,
     load_all: Annotated[
         bool, typer.Option("--load-all", rich_help_panel="Server", help="Load all that is in --repository at once.")
@@ -145,9 +154,10 @@ def serve(
         token = None if token_file is None else read_token(token_file)
         decoders = {name: path for name, path in named.items() if is_decoder(path)}
         named = {name: path for name, path in named.items() if name not in decoders}
+        drafts = _drafts(draft or [], decoders)
         loaded = (libraries_in(repository) if load_all and repository is not None else {}) | named
         summaries = [read_summary(path) for path in {path.resolve() for path in loaded.values()}]
-        parts = [needs_of(path).part for path in decoders.values()]
+        parts = [needs_of(path, drafts.get(name)).part for name, path in decoders.items()]
         room = Room(requests_nbytes(total, summaries, asked, [part.least for part in parts]))
         for_models = total.nbytes - room.nbytes
         parts.insert(0, pool_part(summaries, for_models if repository is not None or not decoders else 0))
@@ -166,13 +176,14 @@ def serve(
             languages: dict[str, LanguageModel] = {}
             for (name, path), share in zip(decoders.items(), shares[1:], strict=True):
                 began = time.monotonic()
-                languages[name] = LanguageModel(path, share, threads, queue)
+                languages[name] = LanguageModel(path, share, threads, queue, drafts.get(name))
                 held.callback(languages[name].close)
                 says.info("loaded", model=name, seconds=round(time.monotonic() - began, 3))
             whole = Whole(pool, parts[0], languages, for_models) if languages else pool
             if source is not None:
                 held.enter_context(whole.watch(source, most=Budget(for_models, total.units)))
-            service = Service(pool, models, room, Metrics(pool, room), says, body_timeout_ms / 1e3, languages=languages)
+            metrics = Metrics(pool, room, languages)
+            service = Service(pool, models, room, metrics, says, body_timeout_ms / 1e3, languages=languages)
             address, bound = listening.getsockname()[:2]
             pass_signals_on()
             says.info(
@@ -184,6 +195,15 @@ def serve(
             )
             answer(make_app(service, token), service, listening, grace_ms / 1e3)
             says.info("ended")
+
+
+def _drafts(given: list[Path], decoders: Mapping[str, Path]) -> dict[str, Path]:
+    found = named_libraries(given)
+    for name in found:
+        if name not in decoders:
+            known = ", ".join(decoders) or "none"
+            raise InputError(f"--draft {name}=… is for a decoder that is served with its tokenizer; there is {known}")
+    return found
 
 
 def _bytes(text: str, option: str) -> Budget:

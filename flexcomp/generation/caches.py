@@ -52,7 +52,7 @@ class SavedCaches:
     @property
     def nbytes(self) -> int:
         """Bytes in use."""
-        return sum(one.nbytes for one in self._entries)
+        return sum(one.nbytes for one in tuple(self._entries))  # which another thread may change
 
     def set_limit(self, nbytes: int) -> None:
         """Hold so many bytes at most, from now on."""

@@ -153,6 +153,11 @@ class Generator:
         return sum(one.saved.place_nbytes for one in self._decoders)
 
     @property
+    def saved_nbytes(self) -> int:
+        """Bytes of saved caches now."""
+        return sum(one.saved.nbytes for one in self._decoders)
+
+    @property
     def _decoders(self) -> list[Decoder]:
         return [self.decoder, *([] if self.draft is None else [self.draft.decoder])]
 

@@ -77,6 +77,18 @@ class Turns:
         while not done.wait(0.1) and self._thread.is_alive():
             pass
 
+    @property
+    def saved_nbytes(self) -> int:
+        """Bytes of saved caches now."""
+        return self._generator.saved_nbytes
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How many replies take turns, and how many wait."""
+        with self._changed:
+            turns = len(self._taking_turns())
+            return turns, len(self._turns) - turns
+
     def close(self) -> None:
         """End all replies, and the thread."""
         with self._changed:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flexcomp.errors import BudgetError, InputError
-from flexcomp.generation import Text, TokenBytes, Turns
+from flexcomp.generation import Draft, Reply, Text, TokenBytes, Turns, draft_nbytes
 from flexcomp.generation.tokenizer import TOKENIZER
-from flexcomp.runtime import Budget, Pool, Session, ladder_of, least_bytes, load, pool_bytes, ports_of, read_summary
+from flexcomp.runtime import Budget, Pool, ladder_of, least_bytes, load, pool_bytes, ports_of, read_summary
 from flexcomp.runtime.watch import Source, Watch
 from flexcomp.units import Units, enough, human_bytes
 
@@ -56,11 +57,16 @@ def pool_part(summaries: Sequence[Mapping[str, Any]], most: int = 0) -> Part:
 
 @dataclass(frozen=True)
 class Needs:
-    """Of a decoder, in bytes."""
+    """Of a decoder, perhaps with a draft, in bytes."""
 
-    session: Part
+    sessions: tuple[Part, ...]  # the decoder's, and that of the draft
     caches: int  # of one conversation
     carried: int  # inputs and outputs of an inference
+
+    @property
+    def session(self) -> Part:
+        """Of all sessions together."""
+        return Part(sum(one.least for one in self.sessions), sum(one.most for one in self.sessions))
 
     @property
     def part(self) -> Part:
@@ -68,41 +74,63 @@ class Needs:
         most = self.session.most + self.carried + _CONVERSATIONS * self.caches
         return Part(self.session.least + self.carried, most)
 
-    def divided(self, nbytes: int) -> tuple[int, int]:
-        """Of so many bytes those of the session and those of saved caches."""
-        left = nbytes - self.carried
-        saved = min(_CONVERSATIONS * self.caches, max(left - self.session.most, (left - self.session.least) // 4))
-        return left - saved, saved
+    def divided(self, nbytes: int) -> tuple[int, ...]:
+        """Of so many bytes those of saved caches, and those of each session."""
+        left, session = nbytes - self.carried, self.session
+        saved = min(_CONVERSATIONS * self.caches, max(left - session.most, (left - session.least) // 4))
+        decoder, *drafts = self.sessions
+        parts = [draft_nbytes(left - saved, decoder.least, one.most) for one in drafts]
+        return saved, left - saved - sum(parts), *parts
 
 
-def needs_of(path: Path) -> Needs:
-    """The needs of the decoder in a library."""
-    summary: Mapping[str, Any] = read_summary(path)
-    shapes = summary.get("shapes") or [summary]
-    carried = max(carried_nbytes(ports_of(one["inputs"]), ports_of(one["outputs"])) for one in shapes)
-    return Needs(Part(summary["min_budget_bytes"], summary["resident_bytes"]), summary["state_bytes"], carried)
+def needs_of(path: Path, draft: Path | None = None) -> Needs:
+    """The needs of the decoder in a library, with its draft."""
+    summaries = [read_summary(one) for one in (path, draft) if one is not None]
+    carried = 0
+    for summary in summaries:
+        shapes = summary.get("shapes") or [summary]
+        carried += max(carried_nbytes(ports_of(one["inputs"]), ports_of(one["outputs"])) for one in shapes)
+    sessions = tuple(Part(one["min_budget_bytes"], one["resident_bytes"]) for one in summaries)
+    return Needs(sessions, sum(one["state_bytes"] for one in summaries), carried)
 
 
 class LanguageModel:
-    """A decoder with its tokenizer, whose replies take turns."""
+    """A decoder with its tokenizer, and perhaps a draft, whose replies take turns."""
 
-    def __init__(self, path: Path, nbytes: int, threads: int | None, waiting: int) -> None:
-        """Raises FlexcompError: for a library that is no decoder, a broken tokenizer, weights that cannot be read."""
-        self.needs = needs_of(path)
-        self._session_nbytes, saved_nbytes = self.needs.divided(nbytes)
-        self.session: Session = load(path, budget=self._session_nbytes, threads=threads)
-        try:
-            self.text = Text(self.session, path.resolve().parent)
+    def __init__(self, path: Path, nbytes: int, threads: int | None, waiting: int, draft: Path | None = None) -> None:
+        """Raises FlexcompError: for a library that is no decoder, a broken tokenizer, weights that cannot be read, a draft of
+        other tokens.
+        """
+        self.needs = needs_of(path, draft)
+        self.prompt_tokens = self.tokens = self.tried = self.right = 0  # of replies that have ended
+        self._held = self.needs.divided(nbytes)
+        with ExitStack() as opened:
+            paths = [path] if draft is None else [path, draft]
+            self.sessions = [
+                opened.enter_context(load(one, part, threads)) for one, part in zip(paths, self._held[1:], strict=True)
+            ]
+            proposes = None if draft is None else Draft(self.sessions[1], draft.resolve().parent)
+            self.text = Text(self.sessions[0], path.resolve().parent, draft=proposes)
             if self.text.generator.decoder.encoded:
                 raise InputError(f"{path} is of an encoder-decoder, which a server does not run: `flexcomp generate` does")
-            self.turns = Turns(self.text, saved_nbytes, waiting)
-        except BaseException:
-            self.session.close()
-            raise
+            self.turns = Turns(self.text, self._held[0], waiting)
+            opened.pop_all()
         self.token_bytes = TokenBytes(self.text.tokenizer.tokenizer)
         capacity = self.text.generator.decoder.capacity
         self.most_nbytes = (1 << 16) + 32 * capacity  # of the body of a request
         self._tables: Share | None = None  # of grammars
+
+    @property
+    def budget(self) -> int:
+        """Bytes of sessions and saved caches, with inputs and outputs."""
+        return sum(self._held) + self.needs.carried
+
+    def count(self, reply: Reply) -> None:
+        """A reply has ended."""
+        self.prompt_tokens += reply.prompt_tokens
+        self.tokens += len(reply.tokens)
+        self.tried += reply.speculation.proposed
+        self.right += reply.speculation.accepted
 
     def hold_tables(self, room: Room) -> None:
         """Have the room hold the tables for grammars, from the first grammar on. Raises Refusal."""
@@ -112,20 +140,19 @@ class LanguageModel:
 
     def set_budget(self, nbytes: int) -> None:
         """Hold so many bytes at most when this returns."""
-        session_nbytes, saved_nbytes = self.needs.divided(nbytes)
-        if session_nbytes <= self._session_nbytes:  # an inference in progress gives memory back at once
-            self.session.set_budget(session_nbytes)
-            self.turns.set_limit(saved_nbytes)
-        else:
-            self.turns.set_limit(saved_nbytes)
-            self.session.set_budget(session_nbytes)
-        self._session_nbytes = session_nbytes
+        held, changes = self.needs.divided(nbytes), (self.turns.set_limit, *(one.set_budget for one in self.sessions))
+        # What shrinks comes first, sessions before saved caches: an inference in progress gives memory back at once.
+        listed = reversed(list(zip(self._held, held, changes, strict=True)))
+        for _, after, change in sorted(listed, key=lambda one: one[1] > one[0]):
+            change(after)
+        self._held = held
 
     def close(self) -> None:
         """End replies in progress, and give memory back."""
         self.turns.close()
         self.text.tokenizer.close()
-        self.session.close()
+        for session in self.sessions:
+            session.close()
 
 
 class Whole:
@@ -171,7 +198,9 @@ class Whole:
 
     def resident_arena(self) -> int:
         """Bytes in memory, of all arenas."""
-        return self._pool.resident_arena() + sum(one.session.resident_arena() for one in self._languages.values())
+        return self._pool.resident_arena() + sum(
+            session.resident_arena() for one in self._languages.values() for session in one.sessions
+        )
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Metrics for Prometheus: counted where requests end, and asked of the pool when somebody looks."""
+"""Metrics for Prometheus: counted where requests end, and asked of the pool and decoders when somebody looks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,6 +11,7 @@ from flexcomp.errors import FlexcompError
 from flexcomp.runtime import Pool
 
 from .answers import BUSY, ENDING, FAULT
+from .language import LanguageModel
 from .limits import Room
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -38,13 +39,35 @@ _MODEL_COUNTERS = (
 )
 
 
+# Of a decoder: name here, whether it only grows, description, and how it is found.
+_DECODER: tuple[tuple[str, bool, str, Callable[[LanguageModel], int]], ...] = (
+    ("budget_bytes", False, "Memory that a decoder with its caches may take", lambda one: one.budget),
+    ("arena_bytes", False, "Memory of its plan, with that of its draft", lambda one: _total(one, "arena_bytes")),
+    ("arena_resident_bytes", False, "Of that, bytes in memory now", lambda one: sum(s.resident_arena() for s in one.sessions)),
+    ("saved_cache_bytes", False, "Caches of conversations that wait for their turn", lambda one: one.turns.saved_nbytes),
+    ("saved_cache_limit_bytes", False, "Caches that may be saved", lambda one: one.turns.limit),
+    ("replies", False, "Replies that take turns", lambda one: one.turns.lengths[0]),
+    ("waiting", False, "Requests that wait for a turn", lambda one: one.turns.lengths[1]),
+    ("prompt_tokens", True, "Tokens of prompts whose replies have ended", lambda one: one.prompt_tokens),
+    ("tokens", True, "Tokens of replies that have ended", lambda one: one.tokens),
+    ("tried_tokens", True, "Tokens that were proposed for them", lambda one: one.tried),
+    ("right_tokens", True, "Of those, tokens that were right", lambda one: one.right),
+    ("read_bytes", True, "Weights read from storage", lambda one: _total(one, "total_bytes_read")),
+)
+
+
+def _total(model: LanguageModel, name: str) -> int:
+    return sum(session.stats()[name] for session in model.sessions)
+
+
 class Metrics:
     """All metrics of one server, in a registry of its own. Labels are names of models that are, or were, loaded."""
 
-    def __init__(self, pool: Pool, room: Room) -> None:
+    def __init__(self, pool: Pool, room: Room, languages: Mapping[str, LanguageModel] | None = None) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._registry.register(_OfPool(pool))
+        self._registry.register(_OfDecoders(languages or {}))
         self.in_flight = Gauge("flexcomp_requests_in_flight", "Requests being answered", registry=registry)
         held = Gauge("flexcomp_body_bytes", "What requests hold, from bodies to answers", registry=registry)
         held.set_function(lambda: room.used)
@@ -107,3 +130,23 @@ class _OfPool:
                     if said.get(key) is not None:
                         metric.add_metric([model], said[key] * factor)
                 yield metric
+
+
+class _OfDecoders:
+    """Asks decoders on each request for metrics."""
+
+    def __init__(self, languages: Mapping[str, LanguageModel]) -> None:
+        self._languages = languages
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for name, grows, what, value in _DECODER if self._languages else ():
+            metric = (CounterMetricFamily if grows else GaugeMetricFamily)(f"flexcomp_decoder_{name}", what, labels=["model"])
+            for model, one in self._languages.items():
+                try:
+                    metric.add_metric([model], value(one))
+                except FlexcompError:  # closed: the server is ending
+                    return
+            yield metric

@@ -144,6 +144,7 @@ class Completions:
                 task.cancel()
             await asyncio.gather(writing, gone, return_exceptions=True)  # or they end when their memory is collected
             reply = turn.reply.reply
+            model.count(reply)
             facts |= {"id": answered.id, "prompt_tokens": reply.prompt_tokens, "tokens": len(reply.tokens)}
 
     async def _whole(self, send: Send, asked: Asked, answered: Answer, said: _Said, reply: TextReply) -> None:

@@ -14,7 +14,9 @@ from benchmarks.lab.chats import MOST_OVER_NBYTES, run
 from flexcomp.generation import Sampling, Text
 from flexcomp.serving import LanguageModel, Metrics, Models, Room, Service, make_app
 from flexcomp.serving.answers import Refusal
+from flexcomp.serving.language import needs_of
 from flexcomp.serving.logs import Log
+from tests.cli import calls
 from tests.serving.in_process import ask
 from tests.serving.servers import Server, raw_request, status_of
 
@@ -334,3 +336,43 @@ def test_a_client_that_never_reads_holds_nobody(service):
     assert service.room.used == 0
     finishes = [turn.reply.reply.finish for turn in begun]
     assert len(finishes) == 3 and {*finishes} <= {"cancelled", "length"}  # some replies end before their client's time is up
+
+
+def test_a_draft_in_the_same_budget(decoder_library, draft_library, alone):
+    """Replies are those without; /metrics tells the memory of both, and tokens."""
+    wanted = ["".join(alone.reply(prompt, 30)) for prompt in ("the cat", "cat cat", "ab")]
+    budget = 8_000_000
+    options = ["--draft", f"chat={draft_library}", "--threads", "1", "--request-memory", "1MB"]
+    with Server(f"chat={decoder_library}", "--budget", str(budget), *options) as server:
+        asked = [server.client.post("/v1/completions", json=GREEDY | {"prompt": one, "max_tokens": 30}).json()
+                 for one in ("the cat", "cat cat", "ab")]  # fmt: skip
+        assert [one["choices"][0]["text"] for one in asked] == wanted
+
+        def told(name):
+            return server.metric(f"flexcomp_decoder_{name}", model="chat")
+
+        assert told("tokens_total") == sum(one["usage"]["completion_tokens"] for one in asked)
+        assert told("prompt_tokens_total") == sum(one["usage"]["prompt_tokens"] for one in asked)
+        assert 0 < told("arena_bytes") + told("saved_cache_limit_bytes") <= told("budget_bytes") <= budget - 1_000_000
+        assert 0 < told("arena_resident_bytes") <= told("arena_bytes") + (1 << 16)  # whole pages
+        assert told("read_bytes_total") > 0 and 0 <= told("right_tokens_total") <= told("tried_tokens_total")
+        assert 0 <= told("saved_cache_bytes") <= told("saved_cache_limit_bytes")
+        assert told("replies") == told("waiting") == 0
+
+
+def test_needs_with_a_draft(decoder_library, draft_library):
+    """A draft gets all that it can use, before the decoder gets more than its least."""
+    plain, both = needs_of(decoder_library), needs_of(decoder_library, draft_library)
+    (decoder, draft), least = both.sessions, both.part.least
+    assert both.session.least == decoder.least + draft.least and both.caches > plain.caches
+    for nbytes in (least, least + 1, least + draft.most, both.part.most - 1, both.part.most):
+        saved, *sessions = both.divided(nbytes)
+        assert saved + sum(sessions) + both.carried == nbytes
+        assert sessions[0] >= decoder.least and draft.least <= sessions[1] <= draft.most
+        assert sessions[1] == draft.most or sessions[0] == decoder.least
+    assert both.divided(both.part.most)[1:] == (decoder.most, draft.most)
+
+
+def test_a_draft_of_no_decoder_is_refused(decoder_library, first):
+    done = calls.call("serve", first.library, "--budget", "20MB", "--draft", f"first={decoder_library}")
+    assert done.returncode == 2 and "--draft first=… is for a decoder" in done.stderr and "there is none" in done.stderr
