@@ -4,6 +4,7 @@
     python -m tests.conformance --operators Resize,Pow       # some, with what became of each
     python -m tests.conformance --tests 'reduce_max*'        # by name
     python -m tests.conformance --json results.json
+    python -m tests.conformance --lengths --every 10         # flexcomp with every axis dynamic, in three lengths
 
 Each test runs in a process that is replaced if it crashes: right, by the test's own tolerances; refused, by an error that
 names the cause; wrong; or crashed, by any other error, a signal or a time limit. Ends with code 1 if any is wrong or
@@ -16,6 +17,7 @@ import argparse
 import fnmatch
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -24,7 +26,8 @@ from rich.progress import track
 
 from tests.conformance import pool, report
 from tests.conformance.cases import Case, cases
-from tests.conformance.verdict import ENGINES, Outcome, Verdict
+from tests.conformance.lengths import by_lengths
+from tests.conformance.verdict import ENGINES, UNOPTIMISED, Outcome, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "operators.md"
@@ -38,9 +41,16 @@ def main() -> None:
     parser.add_argument("--tests", help="only tests whose names match this pattern; test_ and * may be left out")
     parser.add_argument("--engines", default=",".join(ENGINES), help="flexcomp, onnxruntime or both")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--lengths", action="store_true", help="in a library for three lengths, of those tests that are right")
+    parser.add_argument("--every", type=int, default=1, help="only every so many-th of the chosen tests")
     parser.add_argument("--json", type=Path, help="write every verdict to this file")
     args = parser.parse_args()
     chosen = select(cases(), args.operators, args.tests)
+    engines = ENGINES
+    if args.lengths:
+        known, engines = {*PASSING.read_text().split()}, {"flexcomp": partial(by_lengths, target=UNOPTIMISED)}
+        chosen, args.engines = tuple(case for case in chosen if case.name in known), "flexcomp"
+    chosen = chosen[:: args.every]
     if not chosen:
         sys.exit("no test matches")
     everything = len(chosen) == len(cases())
@@ -49,7 +59,7 @@ def main() -> None:
     for engine in args.engines.split(","):
         if engine not in ENGINES:
             sys.exit(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
-        found = track(pool.run(chosen, ENGINES[engine], args.jobs), engine, len(chosen), console=console, transient=True)
+        found = track(pool.run(chosen, engines[engine], args.jobs), engine, len(chosen), console=console, transient=True)
         results[engine] = {case.name: verdict for case, verdict in found}
     show(chosen, results, everything)
     if args.json:

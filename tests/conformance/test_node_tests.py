@@ -15,10 +15,12 @@ import pytest
 from tests import kept
 from tests.conformance import pool, report
 from tests.conformance.cases import Case, cases
+from tests.conformance.lengths import by_lengths, in_lengths
 from tests.conformance.verdict import UNOPTIMISED, Outcome, Verdict, by_flexcomp, together
 
 FOLDER = Path(__file__).parent
 PASSING = (FOLDER / "passing.txt").read_text().split()
+LENGTHS = 160  # every so many-th test is run in three lengths, too: `python -m tests.conformance --lengths` runs all
 CHUNKS = 4  # each starts a process, and imports the compiler: four seconds
 TOGETHER = 24  # in one library
 KERNELS = ("smallest", "fastest")  # of a chunk: both take a sixth longer, and every operator has tests in several chunks
@@ -53,3 +55,10 @@ def test_passes_what_it_passed(chunk, known):
             suspects += [case for case, verdict in zip(group, verdicts, strict=True) if verdict.outcome != Outcome.RIGHT]
     alone = pool.run(suspects, partial(by_flexcomp, target=UNOPTIMISED), jobs=1)
     assert not {case.name: f"{verdict.outcome.value} alone: {report.short(verdict.reason)}" for case, verdict in alone}
+
+
+def test_some_pass_with_dynamic_axes_in_three_lengths(known):
+    tests = [known[name] for name in PASSING[7::LENGTHS]]
+    assert sum(len(next(in_lengths(case)).tests) == 3 for case in tests) >= len(tests) / 2
+    found = pool.run(tests, partial(by_lengths, target=UNOPTIMISED), jobs=1)
+    assert not {case.name: report.short(verdict.reason) for case, verdict in found if verdict.outcome != Outcome.RIGHT}

@@ -51,13 +51,13 @@ def by_flexcomp(case: Case, target: str = "native") -> Verdict:
             artifact.export_library(str(library))
             for budget in ("all", "min"):
                 with flexcomp.load(library, budget=budget) as session:
-                    difference = _difference(case, session.run(case.inputs))
-                if difference:
-                    return Verdict(Outcome.WRONG, difference)
+                    found = difference(case, session.run(case.inputs))
+                if found:
+                    return Verdict(Outcome.WRONG, found)
         except FlexcompError as error:
             return Verdict(Outcome.REFUSED, str(error))
         except Exception as error:  # what users must never see: seen and counted here
-            return Verdict(Outcome.CRASHED, _last_line(error))
+            return Verdict(Outcome.CRASHED, last_line(error))
     return Verdict(Outcome.RIGHT)
 
 
@@ -80,7 +80,7 @@ def together(cases: Sequence[Case], target: str, kernels: str = "auto") -> list[
                 found = session.run(inputs)
             for i, (mark, case) in enumerate(marked):
                 own = {name.removeprefix(mark): value for name, value in found.items() if name.startswith(mark)}
-                wrong[i] = wrong.get(i) or _difference(case, own)
+                wrong[i] = wrong.get(i) or difference(case, own)
     return [Verdict(Outcome.WRONG, wrong[i]) if wrong[i] else Verdict(Outcome.RIGHT) for i in range(len(cases))]
 
 
@@ -93,15 +93,15 @@ def by_onnxruntime(case: Case) -> Verdict:
         session = onnxruntime.InferenceSession(case.model, providers=["CPUExecutionProvider"])
         values = session.run(None, case.inputs)
     except Exception as error:  # its errors have no common base
-        return Verdict(Outcome.REFUSED, _last_line(error))
-    difference = _difference(case, dict(zip([o.name for o in session.get_outputs()], values, strict=True)))
-    return Verdict(Outcome.WRONG, difference) if difference else Verdict(Outcome.RIGHT)
+        return Verdict(Outcome.REFUSED, last_line(error))
+    found = difference(case, dict(zip([o.name for o in session.get_outputs()], values, strict=True)))
+    return Verdict(Outcome.WRONG, found) if found else Verdict(Outcome.RIGHT)
 
 
 ENGINES: dict[str, Callable[[Case], Verdict]] = {"flexcomp": by_flexcomp, "onnxruntime": by_onnxruntime}
 
 
-def _difference(case: Case, found: dict[str, np.ndarray]) -> str:
+def difference(case: Case, found: dict[str, np.ndarray]) -> str:
     """Where outputs differ from the test's by more than its tolerances; empty if they do not."""
     if list(found) != list(case.outputs):
         return f"outputs {', '.join(found)} instead of {', '.join(case.outputs)}"
@@ -120,6 +120,6 @@ def _difference(case: Case, found: dict[str, np.ndarray]) -> str:
     return ""
 
 
-def _last_line(error: Exception) -> str:
+def last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"
