@@ -32,7 +32,7 @@ class StateSlot:
     """A state: the places of its input and its output in `main`, and the element type that is wanted."""
 
     read: int
-    made: int
+    made: int | None  # None for a state that stays as it is set
     kind: str  # float32, float16 or int8
 
 
@@ -52,7 +52,7 @@ class NarrowStates:
 
     In int8, rows of each head have a scale (ByteRows.of_cache). `past` and `present` change their types, and int8 their last
     extent. New rows are narrowed once; the kernel of attention widens what it reads. A state that the network itself has in
-    float16 stays so, and is not converted as a whole.
+    float16 stays so, and is not converted as a whole. Of a state that no kernel writes the caller gives the bytes.
     """
 
     def __init__(self, unit: Machine, slots: Sequence[StateSlot], refused: Refused) -> None:
@@ -128,12 +128,13 @@ class _Narrower(MainRewriter):
                 else:
                     return None, self.results.index(reader) if reader in self.results else reader.name
         places = [at for at, one in enumerate(self.results) if one in cache.names]
-        if cache.write is None or len(depths) != 1 or places != [slot.made]:
+        stays = slot.made is None
+        if (cache.write is None) != stays or len(depths) != 1 or places != ([] if stays else [slot.made]):
             return None, None
         (cache.depth,) = depths
-        scatter = self._scatter(cache.write)
-        is_whole = slot.kind != "int8" or (scatter.inner % cache.depth == 0 and shape(param)[-1] % cache.depth == 0)
-        return (cache, None) if is_whole else (None, cache.write.name)
+        inner = shape(param)[-1] if stays else self._scatter(cache.write).inner
+        is_whole = slot.kind != "int8" or (inner % cache.depth == 0 and shape(param)[-1] % cache.depth == 0)
+        return (cache, None) if is_whole else (None, None if stays else cache.write.name)
 
     @staticmethod
     def _converts(value: ir.Expr, param: relax.Var) -> bool:

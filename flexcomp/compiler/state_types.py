@@ -72,7 +72,8 @@ class StateTypes:
             own = dtype(params[at])
             if made == read:
                 if wanted not in ("float32", own):
-                    self._reasons[read] = "stays as set_state sets it"
+                    self.slots.append(StateSlot(at, None, wanted))
+                    self._names[at] = read
                 continue
             kind = wanted if wanted != "float32" else own
             if kind in STATE_TYPES[1:] and not target.gpu and (kind != "float16" or target.converts_float16):

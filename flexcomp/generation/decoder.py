@@ -10,6 +10,7 @@ import numpy as np
 from flexcomp.errors import InputError
 from flexcomp.generation.caches import Owner, SavedCaches, common
 from flexcomp.generation.names import ENCODED, IDS, LOGITS, MASKS, PLACES, STARTS
+from flexcomp.generation.narrow_rows import as_stored, stored_shape
 from flexcomp.generation.pace import Pace
 from flexcomp.generation.pair import Pair, Source
 from flexcomp.runtime import RungInfo, Session, ShapeInfo, TensorInfo
@@ -92,7 +93,7 @@ class Decoder:
             wanted, found = (", ".join(sorted(names)) or "nothing" for names in (self.encoded, given))
             raise InputError(f"encoded must be {wanted}, not {found}")
         for port in (*self.session.inputs, *self.session.states):
-            if port.name in given and np.shape(given[port.name]) != port.shape:
+            if port.name in given and stored_shape(np.shape(given[port.name]), port) != port.shape:
                 raise InputError(f"encoded: {port.name!r} is {port}, not of shape {np.shape(given[port.name])}")
 
     def require_source(self, source: Source | None) -> None:
@@ -118,7 +119,11 @@ class Decoder:
             return
         if self.encoded:
             self._owner, self.tokens, self._from_encoder = None, [], encoded or {}
-            session.set_state({name: array for name, array in self._from_encoder.items() if name in session.staying})
+            session.set_state({
+                port.name: as_stored(self._from_encoder[port.name], port)
+                for port in session.states
+                if port.name in session.staying and port.name in self._from_encoder
+            })  # fmt: skip
             self._owner = owner
             return
         here = common(self.tokens, sequence)

@@ -76,3 +76,35 @@ def test_replies_to_what_encoders_made(tmp_path):
             generator.reply([1], 1)
         with pytest.raises(InputError, match=r"'encoder_attention_mask' is .*, not of shape"):
             generator.reply([1], 1, encoded=given[0] | {"encoder_attention_mask": np.int64([1])})
+
+
+@pytest.mark.parametrize("kind, bound", [("float16", 2e-3), ("int8", 2e-2)])
+def test_what_encoders_made_in_fewer_bits(tmp_path, kind, bound):
+    model = decoder()
+    caches = {f"past_key_values.0.{part}": (1, growing.SHARED, CAPACITY, growing.DEPTH) for part in ("key", "value")}
+    shapes = {"input_ids": (1, 1), "position_ids": (1, 1), "attention_mask": (1, CAPACITY), **caches}
+    state = {"present.*": "past_key_values.*", **{name: name for name in CROSS}}
+    flexcomp.build(
+        model, input_shapes=shapes, state=state, state_type=dict.fromkeys(CROSS, kind), threads=1, probe=False,
+        kernels="smallest",
+    ).export_library(tmp_path / "decoder.so")  # fmt: skip
+    given, prompt = encoded(2), [9, 2, 7]
+    given[CROSS[0]][0, 1, 3] = 0  # a row without a largest number
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    empty = {name: np.zeros((1, growing.SHARED, 0, growing.DEPTH), "f4") for name in caches}
+    places = np.arange(len(prompt))[None]
+    inputs = {"input_ids": np.int64([prompt]), "attention_mask": np.ones_like(places), "position_ids": places}
+    (wanted,) = session.run(["logits"], inputs | empty | given)
+    with flexcomp.load(tmp_path / "decoder.so", budget="min") as opened:
+        types = {port.name: (port.dtype, port.shape[-1]) for port in opened.states}
+        depth = growing.DEPTH + 4 if kind == "int8" else growing.DEPTH
+        assert {types[name] for name in CROSS} == {(kind, depth)} and types["past_key_values.0.key"][0] == "float32"
+        taker = flexcomp.Generator(opened).decoder
+        taker.require_encoded(given)
+        taker.turn_to(object(), prompt, given)
+        rows = [taker.advance(prompt[:end])[-1] for end in range(1, len(prompt) + 1)]
+        error = np.abs(rows - wanted[0]).max() / np.abs(wanted).max()
+        assert 0 < error < bound
+        stored = opened.state()
+        taker.turn_to(object(), prompt, given | {name: stored[name] for name in CROSS})  # the bytes themselves
+        np.testing.assert_array_equal([taker.advance(prompt[:end])[-1] for end in range(1, len(prompt) + 1)], rows)
