@@ -15,6 +15,7 @@ from typing import IO
 from tests.forked import SOCKET, Process
 
 _ROOT = Path(__file__).parents[2]
+_COMMAND = _ROOT / "tests" / "docs" / "forked"  # the folder of `flexcomp` for shells
 
 
 def call(*args: str | Path) -> subprocess.CompletedProcess[str]:
@@ -40,6 +41,11 @@ def start(
         stdio = tuple(one if isinstance(one, int) else one.fileno() for one in (nothing, stdout, stderr))
         environment = dict(os.environ if env is None else env) | {SOCKET: _server()}
         return Process(_server(), list(map(str, args)), stdio, str(cwd or os.getcwd()), environment, start_new_session)
+
+
+def environment_of_shells() -> dict[str, str]:
+    """In which `flexcomp` is called as by `call`."""
+    return {**os.environ, "PATH": f"{_COMMAND}{os.pathsep}{os.environ['PATH']}", SOCKET: _server()}
 
 
 @functools.cache

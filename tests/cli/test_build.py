@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import flexcomp
+from benchmarks.networks.graph import Graph
 from flexcomp.units import Units, enough, human_bytes
 from tests import padded, shaped
 
@@ -79,8 +80,10 @@ def test_the_storage_of_the_output_is_measured_once(cli, model, tmp_path, monkey
     assert first == again == given
 
 
-def test_storage_that_cannot_be_measured_is_guessed(model, tmp_path, monkeypatch):
+def test_storage_that_cannot_be_measured_is_guessed(tmp_path, monkeypatch):
     """Unless it was asked for. The folder of the output is made by the build."""
+    g = Graph("small", seed=1)
+    onnx.save(g.model(g.dense(g.input("x", (1, 64)), 64), (1, 64)), tmp_path / "small.onnx")
     full = (
         "import errno, shutil; shutil.disk_usage = lambda folder: (_ for _ in ()).throw(OSError(errno.ENOSPC, 'No space left'))\n"
         "import flexcomp.files; flexcomp.files.require_space = lambda *_: None\n"
@@ -89,7 +92,8 @@ def test_storage_that_cannot_be_measured_is_guessed(model, tmp_path, monkeypatch
     monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FLEXCOMP_PROBE")
     for options, code in (([], 0), (["--probe"], 2)):
-        command = [sys.executable, "-c", full, "build", model, "-o", tmp_path / "new" / "folder" / "x.so", *options]
+        library = tmp_path / "new" / "folder" / "x.so"
+        command = [sys.executable, "-c", full, "build", tmp_path / "small.onnx", "-o", library, *options]
         done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
         assert done.returncode == code and "cannot measure the storage of" in done.stderr, done.stderr
         assert ("planned for guessed rates" in done.stderr) == (code == 0)

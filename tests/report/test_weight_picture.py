@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from flexcomp.errors import ArtifactError, InputError
 from flexcomp.program import Narrowing, WeightErrors, weight_errors
@@ -51,8 +50,14 @@ def test_a_record_that_does_not_fit_is_refused(change):
         weight_errors.read(replace(two_layers(), metadata={weight_errors.KEY: text.replace(change, '"layers":[1]')}))
 
 
-def test_errors_over_bytes():
-    axes = Figure().subplots()
+@pytest.fixture
+def axes():
+    from matplotlib.figure import Figure  # a second, for each process that collects tests
+
+    return Figure().subplots()
+
+
+def test_errors_over_bytes(axes):
     draw_errors(axes, FOUND)
     way, tried, allowed, chosen = axes.lines
     np.testing.assert_allclose(way.get_xydata(), [[5, 1e-3], [3, 3e-3], [2, 4.5e-3]])  # MB; no error is no point
@@ -63,15 +68,14 @@ def test_errors_over_bytes():
     assert labels == ["as the errors of layers add up", "measured", "allowed: 0.005", "chosen: 4.0e-03 in 2.00 MB"]
 
 
-def test_layers_in_the_order_of_narrowing():
-    axes = Figure().subplots()
+def test_layers_in_the_order_of_narrowing(axes):
     draw_order(axes, FOUND, 11.0)
     heights = [bar.get_height() for bar in axes.patches]
     np.testing.assert_allclose(heights, [3, 2, 1, 0.5])
     assert [bar.get_alpha() == 1 for bar in axes.patches] == [True, True, True, False]
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert names == ["/body/conv", "…onger/than/there/is/room/fc", "/head/fc", "/last"]
-    draw_order(axes := Figure().subplots(), FOUND, 0.4)
+    draw_order(axes := axes.figure.add_subplot(), FOUND, 0.4)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["/body/conv", "/head/fc"]
     assert axes.get_xlabel().endswith("(2 names have no room)")
 

@@ -8,7 +8,6 @@ import json
 import numpy as np
 import onnx
 import onnxruntime
-import openai
 import pytest
 
 import flexcomp
@@ -66,6 +65,8 @@ def library(hub, tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(library, decoder_library):
     arguments = (library, f"chat={decoder_library}", "--budget", "24MB", "--threads", "1", "--log", "json")
+    import openai  # takes a second
+
     with Server(*arguments) as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
@@ -131,6 +132,8 @@ def test_tokens_and_one_text(client, rows):
     ids=lambda value: str(value)[:40],
 )
 def test_what_is_refused(client, options, status, reason):
+    import openai
+
     with pytest.raises(openai.APIStatusError, match=reason) as raised:
         client.embeddings.create(**{"model": "encoder", "input": "a", **options})
     assert raised.value.status_code == status

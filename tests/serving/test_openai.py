@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 
-import openai
 import pytest
 
 import flexcomp
@@ -32,6 +31,8 @@ def server(decoder_library, first):
 
 @pytest.fixture(scope="module")
 def client(server):
+    import openai  # takes a second
+
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
@@ -43,6 +44,8 @@ def alone(decoder_library):
 
 
 def test_models(client):
+    import openai
+
     assert [one.id for one in client.models.list()] == ["chat"]
     assert client.models.retrieve("chat").owned_by == "flexcomp"
     with pytest.raises(openai.NotFoundError, match="no model 'other' for text; there is chat"):
@@ -129,11 +132,15 @@ def test_eight_clients_while_the_budget_changes(decoder_library, first):
     ids=str,
 )
 def test_what_is_refused(client, options, reason):
+    import openai
+
     with pytest.raises(openai.BadRequestError, match=reason):
         client.chat.completions.create(**{"messages": CHAT, "max_tokens": 4, **GREEDY, **options})
 
 
 def test_errors_name_the_field(client):
+    import openai
+
     for options, field in (
         ({"n": 3}, "n"), ({"stop": 3}, "stop"), ({"response_format": {"type": "x"}}, "response_format"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0]"),
