@@ -14,6 +14,7 @@ from flexcomp.errors import ExecutionError, InputError
 from flexcomp.generation.grammar import Constraint, Grammar
 
 _LEAST_LOGPROB = -9999.0  # of a token that is impossible: JSON has no infinity
+_FIRST = 256  # tokens that mostly hold as much as top_p asks for
 _GOLDEN, _ALL = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
@@ -119,21 +120,21 @@ class Sampler:
         return self._constraint is not None and self._constraint.take(token)
 
     def distribution(self, logits: np.ndarray, earlier: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens that remain, the most likely first, and their probabilities."""
+        """The tokens that remain, in any order, and their probabilities."""
         asked = self.sampling
         scores = self._penalised(logits.astype(np.float64), earlier)
         if not asked.temperature:
             return np.array([scores.argmax()]), np.ones(1)
         scores /= asked.temperature
-        order = np.argsort(-scores, kind="stable")[: asked.top_k or None]
-        parts = _softmax(scores[order])
+        tokens = _largest(scores, asked.top_k) if asked.top_k else np.arange(len(scores))
+        parts = _softmax(scores[tokens])
         if asked.top_p < 1:  # as many as hold so much, the one that crosses the bound included
-            kept = np.concatenate([[0.0], np.cumsum(parts)[:-1]]) < asked.top_p
-            order, parts = order[kept], _softmax(scores[order[kept]])
+            kept = _holding(parts, asked.top_p)
+            tokens, parts = tokens[kept], _softmax(scores[tokens[kept]])
         if asked.min_p:
-            kept = parts >= asked.min_p * parts[0]
-            order, parts = order[kept], _softmax(scores[order[kept]])
-        return order, parts
+            kept = parts >= asked.min_p * parts.max()
+            tokens, parts = tokens[kept], _softmax(scores[tokens[kept]])
+        return tokens, parts
 
     def _penalised(self, scores: np.ndarray, earlier: Sequence[int]) -> np.ndarray:
         asked = self.sampling
@@ -145,6 +146,27 @@ class Sampler:
             scores[seen] = np.where(scores[seen] > 0, scores[seen] / factor, scores[seen] * factor)
         scores[seen] -= asked.presence_penalty + asked.frequency_penalty * counts
         return scores
+
+
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Where the `count` largest are, the largest first; of equal ones the first. A vocabulary is not sorted for a few."""
+    if count >= len(values):
+        return np.argsort(-values, kind="stable")
+    least = np.partition(values, -count)[-count]
+    above = np.flatnonzero(values > least)
+    found = np.concatenate([above, np.flatnonzero(values == least)[: count - len(above)]])
+    return found[np.argsort(-values[found], kind="stable")]
+
+
+def _holding(parts: np.ndarray, bound: float) -> np.ndarray:
+    """Where the fewest largest are that hold so much together."""
+    count = _FIRST
+    while True:
+        found = _largest(parts, count)
+        sums = np.cumsum(parts[found])
+        if sums[-1] >= bound or count >= len(parts):
+            return found[: np.searchsorted(sums, bound) + 1]
+        count *= 8
 
 
 def _uniform(key: int, draw: int, tokens: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from flexcomp.errors import ExecutionError, InputError
@@ -48,3 +49,24 @@ def test_logits_of_tokens_that_are_ruled_out():
 def test_options_that_mean_nothing(given):
     with pytest.raises(InputError, match=next(iter(given))):
         Sampling(**given)
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999999])
+@pytest.mark.parametrize("width", [0.01, 3.0])
+def test_top_p_of_many_tokens(top_p, width):
+    """With few of 20,000 tokens that hold it, or nearly all of them."""
+    logits = np.random.default_rng(2).normal(0, width, 20_000).astype("float32")
+    tokens, parts = Sampler(Sampling(temperature=1.0, top_p=top_p)).distribution(logits, [])
+    exact = np.exp(logits.astype("float64"))
+    exact /= exact.sum()
+    order = np.argsort(-exact, kind="stable")
+    count = int(np.searchsorted(np.cumsum(exact[order]), top_p)) + 1
+    assert sorted(tokens) == sorted(order[:count]) and parts.sum() == pytest.approx(1)
+    assert parts == pytest.approx(exact[tokens] / exact[tokens].sum())
+
+
+def test_of_equal_tokens_the_first_are_among_the_largest():
+    logits = np.array([1, 3, 1, 3, 1, 1], "float32")
+    for count, wanted in ((1, {1}), (2, {1, 3}), (3, {0, 1, 3}), (5, {0, 1, 2, 3, 4}), (9, set(range(6)))):
+        tokens, _ = Sampler(Sampling(temperature=1.0, top_k=count)).distribution(logits, [])
+        assert set(tokens.tolist()) == wanted
