@@ -175,7 +175,7 @@ def _offered(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
     rows = spec.batch * spec.height * spec.width
     tile = Tile(min(rows, _ROWS[unit.width, _instruction(unit)]), _channels(spec, unit))
     panel = panel_of(spec, tile.channels)
-    work = direct_work(spec) - (1 - _FLOPS[_instruction(unit)]) * spec.flops
+    work = direct_work(spec, tile, unit) - (1 - _FLOPS[_instruction(unit)]) * spec.flops
     disjoint = panel.group_channels % panel.block == 0
     yield Candidate(_NAMES[rows == 1], tile, panel, 0, work, lambda: kernel(spec, tile, unit), in_place=disjoint)
 

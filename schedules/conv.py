@@ -48,7 +48,7 @@ from .tiles.emit import (
 from .tiles.first_taps import MaskedAccumulators
 from .tiles.layer_function import Operands, layer_function
 from .tiles.matrix import MatrixAccumulators
-from .tiles.panel import panel_of
+from .tiles.panel import Panel, panel_of
 from .tiles.parts import choose_parts
 from .tiles.spec import ConvSpec
 from .tiles.taps import Reach, Span, Taps
@@ -117,6 +117,21 @@ def sums_in_registers(spec: ConvSpec) -> bool:
     return spec.dtype != "float16" or spec.taps <= PARTIAL_TERMS[spec.dtype]
 
 
+def _units(spec: ConvSpec, tile: Tile) -> int:
+    """Rows of the output, or tiles of the only one."""
+    return math.ceil(spec.out_width / tile.rows) if spec.pointwise else spec.out_height
+
+
+def parts_of(spec: ConvSpec, tile: Tile, panel: Panel, threads: int) -> int:
+    """Parts of the units of an image of which each is computed for all blocks."""
+    wide = 2 if panel.blocks * panel.block_nbytes > _LARGE_NBYTES else 1
+    bands = math.ceil(spec.read_nbytes / (wide * _BAND_NBYTES))
+    # Threads that share rows read all weights; threads that share channels read all of the input.
+    tensors = spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
+    keeps_rows = 2 * math.prod(panel.shape) <= tensors
+    return choose_parts(_units(spec, tile), panel.blocks * spec.batch, bands, threads, keeps_rows)
+
+
 class DirectEmitter:
     """Loops over tasks, rows and tiles; `_tile` emits a tile."""
 
@@ -130,13 +145,8 @@ class DirectEmitter:
         self.panel = panel_of(spec, tile.channels, self.together)
         self.pieces = pieces(tile.channels, vector_width)
         self.stores = pieces(min(tile.channels, self.panel.group_channels), vector_width)
-        self.units = math.ceil(spec.out_width / tile.rows) if spec.pointwise else spec.out_height
-        wide = 2 if self.panel.blocks * self.panel.block_nbytes > _LARGE_NBYTES else 1
-        bands = math.ceil(spec.read_nbytes / (wide * _BAND_NBYTES))
-        # Threads that share rows read all weights; threads that share channels read all of the input.
-        tensors = spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
-        keeps_rows = 2 * math.prod(self.panel.shape) <= tensors
-        self.parts = choose_parts(self.units, self.panel.blocks * spec.batch, bands, threads, keeps_rows)
+        self.units = _units(spec, tile)
+        self.parts = parts_of(spec, tile, self.panel, threads)
         # Their reductions are so short that writing takes longer than computing if the lines are not there yet.
         self.fetches_output = spec.in_channels <= UNROLL_CHANNELS
         self.most_terms = PARTIAL_TERMS[spec.dtype]

@@ -14,6 +14,7 @@ from .family import DEEP, PRODUCTS, READING, Candidate, Family
 from .row_bands import Bands, row_kernel
 from .tiles.panel import WEIGHT_DTYPES, element_type, panel_of
 from .tiles.spec import ARITHMETIC, ConvSpec
+from .tiles.tile import MOST_VECTORS as LARGEST_BLOCK
 from .tiles.tile import Tile, VectorUnit, choose
 from .tiles.trials import MOST_VECTORS, tiles
 
@@ -21,6 +22,8 @@ from .tiles.trials import MOST_VECTORS, tiles
 # are widened in parallel with the multiply-adds.
 _WIDENING = {"float16": 2.0, "bfloat16": 1.5, "int8": 3.5}
 _MOST_VECTORS_OF_A_PIXEL = 8
+# Bytes of a block that stay in the second-level cache: of a larger one every tile reads all anew.
+_BLOCK_NBYTES = 768 * 1024
 _READ = ConvSpec(1, 1, 1, 4096, 4096)  # 64 MiB of weights: more than caches hold
 
 
@@ -31,15 +34,17 @@ def tile_width(spec: ConvSpec) -> int:
 
 def candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     """The kernel with a given register tile."""
-    work = direct_work(spec, unit.pair_cost)
+    panel = panel_of(spec, tile.channels, conv.together(spec, unit.width))
+    seen = conv.as_row(spec)
+    parts = seen.batch * conv.parts_of(seen, tile, panel, unit.threads)
+    work = direct_work(spec, tile, unit, parts)
     if tile.depth > 1 and spec.widens and element_type(spec.weights) in _WIDENING:
         work *= 1 + _WIDENING[element_type(spec.weights)] / tile.rows
-    panel = panel_of(spec, tile.channels, conv.together(spec, unit.width))
     # Blocks that overlap compute some results twice.
     disjoint = panel.group_channels % panel.block == 0
     rows, name = row_kernel(_BANDS, spec, unit.width, tile), ("direct", "gemv")[_is_pixel(spec)]
     code = lambda: conv.kernel(spec, tile, unit.width, unit.threads)  # noqa: E731
-    return Candidate(name, tile, panel, 0, work, code, rows=rows, in_place=disjoint)
+    return Candidate(name, tile, panel, 0, work, code, rows=rows, reads=parts, in_place=disjoint)
 
 
 def _is_pixel(spec: ConvSpec) -> bool:
@@ -55,11 +60,20 @@ def _candidates(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
     row_nbytes = spec.itemsize * spec.in_channels * spec.stride[1]
     tile = choose(
         tile_width(spec), spec.group_out, conv.unit_for(spec, unit), row_nbytes=row_nbytes,
+        most_vectors=_most_vectors(spec, unit),
         weight_nbytes=4 if spec.dtype == "bfloat16" else WEIGHT_DTYPES[element_type(spec.weights)],  # of pairs
     )  # fmt: skip
     if spec.pointwise and tile_width(spec) == 1:
         tile = one_pixel.with_less_padding(spec, tile, unit)
     return _with_tile(spec, tile, unit)
+
+
+def _most_vectors(spec: ConvSpec, unit: VectorUnit) -> int:
+    """Vectors of a block that several tiles read."""
+    if spec.pointwise and tile_width(spec) == 1:
+        return LARGEST_BLOCK
+    vector_nbytes = spec.taps * unit.width * WEIGHT_DTYPES[element_type(spec.weights)]
+    return min(LARGEST_BLOCK, max(1, _BLOCK_NBYTES // vector_nbytes))
 
 
 def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
@@ -78,11 +92,12 @@ def _with_tile(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Iterator[Candida
         yield replace(
             direct,
             scratch_nbytes=way.scratch_nbytes,
-            work=direct_work(spec) * (1 + widening),
+            work=direct_work(spec, tile, unit) * (1 + widening),
             build=lambda: widened.kernel(way, unit.width),
             variant="widened",
             scratch=way.scratch,
             rows=None,
+            reads=None,
         )
 
 

@@ -6,15 +6,17 @@ import functools
 import math
 from dataclasses import replace
 
+from .tiles.memory import Memory
 from .tiles.panel import nbytes_of
 from .tiles.spec import ConvSpec
+from .tiles.tile import Tile, VectorUnit
 
-# In operations at a core's peak: per operation, per byte of the result and of the tensors that the epilogue reads, and per byte
-# of weights, which wait in memory. Fitted to the layers of ResNet-50 on one Zen 4 core (118 GFLOP/s): within 4 % of all that
-# were measured.
+# In operations at a core's peak: per operation, and per byte of the result and of the tensors that the epilogue reads. Then the
+# part of the time of reading weights that passes while nothing is computed: nothing asks for them ahead. Fitted to the layers of
+# ResNet-50 on one Zen 4 core (118 GFLOP/s): within 4 % of all that were measured.
 _DIRECT_FLOPS = 1.025
 _RESULT_FLOPS = 0.95
-_WEIGHT_FLOPS = 2.0
+_LATE = 5 / 9
 
 
 def float32_flops(spec: ConvSpec) -> float:
@@ -28,11 +30,14 @@ def with_products(spec: ConvSpec) -> ConvSpec:
 
 
 @functools.cache
-def direct_work(spec: ConvSpec, pair_cost: float = 1) -> float:
-    """Operations at a core's peak that take as long; products of bfloat16 take `pair_cost` times as long as they might."""
+def direct_work(spec: ConvSpec, tile: Tile, unit: VectorUnit, parts: int = 1) -> float:
+    """Operations at a core's peak that take as long; weights are read once for each of the `parts` of the output."""
     inside = _taps_inside(spec, 0) * _taps_inside(spec, 1) / (spec.out_height * spec.out_width * math.prod(spec.kernel))
-    products = float32_flops(spec) * (pair_cost if spec.dtype == "bfloat16" else 1)
-    return _DIRECT_FLOPS * products * inside + result_work(spec) + weight_work(spec)
+    products = float32_flops(spec) * (unit.pair_cost if spec.dtype == "bfloat16" else 1)
+    computed = _DIRECT_FLOPS * products * inside
+    rows = 1 if spec.pointwise else spec.batch * spec.out_height
+    tiles = rows * math.ceil(spec.batch * spec.out_height * spec.out_width / rows / tile.rows)
+    return computed + result_work(spec) + weight_work(spec, unit.memory, parts, computed, tiles)
 
 
 def result_work(spec: ConvSpec) -> float:
@@ -40,9 +45,10 @@ def result_work(spec: ConvSpec) -> float:
     return _RESULT_FLOPS * spec.itemsize * math.prod(spec.out_shape) * (1 + spec.tensors)
 
 
-def weight_work(spec: ConvSpec) -> float:
-    """Of this, waiting for weights."""
-    return _WEIGHT_FLOPS * nbytes_of(spec.weights) * spec.out_channels * spec.taps
+def weight_work(spec: ConvSpec, memory: Memory, parts: int, computed: float, tiles: int) -> float:
+    """Of this, waiting for weights, in `parts` of so many `tiles` together that do `computed` operations."""
+    nbytes = round(nbytes_of(spec.weights) * spec.out_channels * spec.taps)
+    return memory.waiting(nbytes, parts, computed, max(1, tiles // parts), _LATE)
 
 
 def _taps_inside(spec: ConvSpec, axis: int) -> int:

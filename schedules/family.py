@@ -44,6 +44,7 @@ class Candidate:
     rows: RowKernel | None = None  # computes bands of rows, where possible
     panels: tuple[Panel, ...] = ()  # of a kernel that takes several, or one, whole
     told: Callable[[], tirx.PrimFunc] | None = None  # makes the kernel that takes, after y, the number of valid pixels
+    reads: int | None = None  # how often a call reads all weights, one part of the output after the other; None: not counted
     together: int = 0  # pixels that are computed together, however few of them are valid; 0: those of the tile
     in_place: bool = False  # y may be a tensor of the epilogue: a result is written once, just after the same element is read
 
@@ -118,5 +119,6 @@ def of_way(family: str, kernels: ModuleType, way, unit: VectorUnit, **more: obje
         lambda: kernels.kernel(way, unit.width),
         variant=str(way),
         scratch=way.scratch,
+        reads=way.reads,
         **more,
     )

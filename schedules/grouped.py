@@ -88,7 +88,7 @@ def _candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     rows = row_kernel(_BANDS, spec, unit.width, tile)
     code = lambda: kernel(spec, tile, unit.width, unit.threads)  # noqa: E731
     computed = with_products(spec)
-    work = direct_work(computed) + float32_flops(computed) * (_SLOWDOWN - 1)
+    work = direct_work(computed, tile, unit) + float32_flops(computed) * (_SLOWDOWN - 1)
     return Candidate("grouped", tile, panel_of(spec, tile.channels), 0, work, code, rows=rows)
 
 

@@ -121,7 +121,7 @@ class _Emitter(DirectEmitter):
 
 def _candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     panel = panel_of(spec, tile.channels)
-    work = direct_work(spec) if _is_row(spec) else direct_work(spec) * (1 + _WIDENING / tile.rows)
+    work = direct_work(spec, tile, unit) * (1 if _is_row(spec) else 1 + _WIDENING / tile.rows)
     disjoint = panel.group_channels % panel.block == 0
     code = lambda: kernel(spec, tile, unit)  # noqa: E731
     return Candidate(_NAMES[_is_row(spec)], tile, panel, 0, work, code, in_place=disjoint)
@@ -135,7 +135,7 @@ def _widened(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
         tile,
         panel,
         way.scratch_nbytes,
-        direct_work(spec) * (1 + _WIDENING / widened.TILES_OF_A_GROUP / tile.rows),
+        direct_work(spec, tile, unit) * (1 + _WIDENING / widened.TILES_OF_A_GROUP / tile.rows),
         lambda: widened.kernel(way, unit.width),
         variant="widened",
         scratch=way.scratch,

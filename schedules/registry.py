@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from . import byte_products, depthwise, direct, grouped, in_blocks, matmul
 from .amx import family as amx
@@ -78,7 +79,7 @@ def _fastest(spec: AnySpec, machine: Machine, families: tuple[Family, ...]) -> d
     dtype, machine = _computing(spec, machine)
     for one in families:
         if one.is_for(spec, machine) and dtype in one.dtypes:
-            offers = (_for_lengths(candidate, spec, machine) for candidate in one.candidates(spec, machine))
+            offers = (_fitted(candidate, spec, machine) for candidate in one.candidates(spec, machine))
             found.setdefault(one.arithmetic, {})[one] = tuple(offers)
     return min(found.values(), key=_least_work, default={})
 
@@ -90,11 +91,13 @@ def _least_work(offers: Mapping[Family, tuple[Candidate, ...]]) -> float:
 def _trials(spec: AnySpec, machine: Machine) -> Iterator[Candidate]:
     _, fitted = _computing(spec, machine)
     offers = (candidate for one in _fastest(spec, machine, FAMILIES) for candidate in one.trials(spec, fitted))
-    return (_for_lengths(candidate, spec, fitted) for candidate in offers)
+    return (_fitted(candidate, spec, fitted) for candidate in offers)
 
 
-def _for_lengths(candidate: Candidate, spec: AnySpec, machine: Machine) -> Candidate:
-    """The candidate with the work that it has where inputs are padded."""
+def _fitted(candidate: Candidate, spec: AnySpec, machine: Machine) -> Candidate:
+    """The candidate with its work on this machine, and where inputs are padded."""
+    if isinstance(machine, VectorUnit) and (times := dict(machine.slowness).get(candidate.family)):
+        candidate = replace(candidate, work=candidate.work * times)
     padded = dict(machine.padded) if isinstance(machine, VectorUnit) and isinstance(spec, ConvSpec) else {}
     pixels = math.prod(spec.out_shape[:-1]) if padded else 0
     return candidate.for_lengths(padded[pixels], pixels) if pixels in padded else candidate

@@ -17,6 +17,7 @@ from flexcomp.device import (
     CompileTarget,
     DeviceProfile,
     guessed_profile,
+    machine_of,
     require_supported,
     resolve_target,
     with_arithmetic,
@@ -218,7 +219,7 @@ def prepare_shapes(
         profile = probed(target, machine.probe, lambda note: report(note, 1, 1)) or profile
     if not resolved.gpu:
         profile = replace(profile, cores=profile.cores or resolved.num_cores)
-    unit = replace(resolved.machine, threads=threads)
+    unit = machine_of(resolved, profile, threads)
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
     kept = [StateTypes(options.model.state_type, one, of, resolved) for one, of in zip(shapes, pairs, strict=True)]

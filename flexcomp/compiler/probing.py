@@ -13,11 +13,21 @@ import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from flexcomp.arguments import checked_path
 from flexcomp.cache import trusted_folder
-from flexcomp.device import CompileTarget, DeviceProfile, load_profile, rates_profile, resolve_target
+from flexcomp.device import (
+    PART_OF_LAST_LEVEL,
+    CompileTarget,
+    DeviceProfile,
+    cache_sizes,
+    load_profile,
+    rates_profile,
+    resolve_target,
+)
 from flexcomp.errors import InputError
 from flexcomp.profiling import cannot_measure, measure_storage
 
@@ -25,7 +35,7 @@ from .kernel_rates import measure_kernels
 
 STEP = 1.15  # figures are powers of this
 MOST_FILES = 64
-_WHAT = "loader and kernels of 14×14 pixels"  # is measured: other measurements are not remembered as that
+_WHAT = "loader, kernels of 14×14 pixels, memory and caches"  # is measured: other measurements are not remembered as that
 _log = logging.getLogger(__name__)
 _VARIABLE = "FLEXCOMP_PROBE"
 _NO = {"0", "false", "f", "no", "n", "off"}  # as on the command line
@@ -76,6 +86,8 @@ def probed_profile(folder: Path, target: CompileTarget) -> tuple[DeviceProfile, 
         _remember(path, found)
     storage = f"{found.storage_bytes_per_s / 1e6:.0f} MB/s, {found.load_latency_s * 1e6:.0f} us until a read begins"
     kernels = f"{found.flops_per_s / 1e9:.0f} GFLOP/s, {found.memory_bytes_per_s / 1e9:.0f} GB/s from memory"
+    if found.last_level_bytes_per_s:
+        kernels += f", {found.last_level_bytes_per_s / 1e9:.0f} from caches"
     return found, f"storage: {storage}; a core: {kernels} ({how}; --profile {path})"
 
 
@@ -85,12 +97,19 @@ def rounded(value: float) -> float:
 
 
 def _measured(folder: Path, target: CompileTarget) -> DeviceProfile:
-    storage, kernels = measure_storage(folder), measure_kernels(target)
-    return rates_profile(
+    storage, kernels, caches = measure_storage(folder), measure_kernels(target), cache_sizes()
+    profile = rates_profile(
         flops_per_s=rounded(kernels.flops_per_s),
         memory_bytes_per_s=rounded(kernels.memory_bytes_per_s),
         storage_bytes_per_s=rounded(storage.bytes_per_s),
         load_latency_s=rounded(max(storage.latency_s, 1e-6)),
+    )
+    return replace(
+        profile,
+        last_level_bytes_per_s=rounded(kernels.last_level_bytes_per_s) if kernels.last_level_bytes_per_s else 0.0,
+        second_level_bytes=float(caches.get(2, 0)),
+        last_level_bytes=PART_OF_LAST_LEVEL * max(caches.values(), default=0),
+        slowness=MappingProxyType({name: rounded(times) for name, times in kernels.slowness.items()}),
     )
 
 

@@ -18,5 +18,13 @@ def cache_of_copies(file: str | Path) -> int:
     kind = next((mounted[str(folder)] for folder in (path, *path.parents) if str(folder) in mounted), "")
     if kind != "tmpfs":
         return 0
-    sizes = [int(size.read_text().strip().removesuffix("K")) << 10 for size in _CACHES.glob("index*/size")]
-    return int(max(sizes, default=0) * _PART)
+    return int(max(cache_sizes().values(), default=0) * _PART)
+
+
+def cache_sizes() -> dict[int, int]:
+    """Bytes of this machine's largest caches, by level, as far as the system tells."""
+    found: dict[int, int] = {}
+    for cache in _CACHES.glob("index*"):
+        level, size = (int((cache / name).read_text().strip().removesuffix("K")) for name in ("level", "size"))
+        found[level] = max(found.get(level, 0), size << 10)
+    return found

@@ -22,6 +22,7 @@ class Core:
     latency: int  # cycles until the result of one can be used
     l1_nbytes: int
     l2_nbytes: int  # per core; of a shared cache the whole
+    l3_nbytes: int = 0  # shared by cores; 0: none
 
     @property
     def independent_fmas(self) -> int:
@@ -34,10 +35,10 @@ CORES = {
     for core in (
         Core("cortex-a53", 0.5, 8, 32 * _KIB, 512 * _KIB),
         Core("cortex-a72", 1, 7, 32 * _KIB, 1024 * _KIB),
-        Core("cortex-a75", 1, 7, 64 * _KIB, 256 * _KIB),
-        Core("cortex-a76", 2, 4, 64 * _KIB, 512 * _KIB),
-        Core("cortex-x1", 4, 4, 64 * _KIB, 1024 * _KIB),
-        Core("carmel", 2, 5, 64 * _KIB, 2048 * _KIB),
+        Core("cortex-a75", 1, 7, 64 * _KIB, 256 * _KIB, 2048 * _KIB),
+        Core("cortex-a76", 2, 4, 64 * _KIB, 512 * _KIB, 2048 * _KIB),
+        Core("cortex-x1", 4, 4, 64 * _KIB, 1024 * _KIB, 4096 * _KIB),
+        Core("carmel", 2, 5, 64 * _KIB, 2048 * _KIB, 4096 * _KIB),
     )
 }
 

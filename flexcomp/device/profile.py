@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ from flexcomp.errors import InputError
 from flexcomp.files import replacing
 from flexcomp.json_text import parse
 from flexcomp.plan import SLICE_S, Storage
-from flexcomp.program import COPIED_NBYTES, CountArg, FirstArg, Layer, ValidArg, ValueArg, Weights
+from flexcomp.program import COPIED_NBYTES, CountArg, FirstArg, Layer, ValidArg, ValueArg, WeightArg, Weights
 from flexcomp.schedules import registry
 
 from .presets import Preset
@@ -57,6 +57,9 @@ class DeviceProfile:
 
     flops_per_s: float  # of one thread, for kernels with operands in registers
     memory_bytes_per_s: float  # read and written by memory-bound kernels
+    last_level_bytes_per_s: float = 0.0  # read by kernels from the last-level cache; 0: not known
+    second_level_bytes: float = 0.0  # of the cache that a core has for itself; 0: not known
+    last_level_bytes: float = 0.0  # that stay in the last-level cache while others use it, too; 0: not known
     storage_bytes_per_s: float = 1.0e9  # sequential reads past the page cache
     copy_bytes_per_s: float = 0.0  # from host memory to a GPU's; 0: nothing is copied, or included in the rate of storage
     load_overhead_s: float = 60e-6  # of one read, whatever its size
@@ -73,6 +76,8 @@ class DeviceProfile:
     kernels: Mapping[str, KernelTime] = field(default_factory=lambda: MappingProxyType({}))  # by `kernel_key`
     families: Mapping[str, FamilyRate] = field(default_factory=lambda: MappingProxyType({}))  # by `family`
     delays: DelayModel | None = None
+    # By family, of kernels that were measured: how many times as long their work takes as that of direct kernels.
+    slowness: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def prepare_s(self) -> float:
@@ -114,19 +119,27 @@ class DeviceProfile:
             self.load_cached,
         )
 
-    def seconds(self, flops: float, nbytes: int, threads: int) -> float:
-        """Predicted time of a kernel that does `flops` operations on `nbytes` bytes of operands."""
-        return self.step_overhead_s + max(flops / (self.flops_per_s * threads), nbytes / self.memory_bytes_per_s)
+    def seconds(self, flops: float, nbytes: int, threads: int, weights: int | None = None) -> float:
+        """Predicted time of a kernel that does `flops` operations on `nbytes` bytes of operands.
+
+        Of these, `weights` come from memory, and others from the caches, where they fit; by default all come from memory.
+        """
+        values = 0 if weights is None else nbytes - weights
+        cached = 0 < values <= self.last_level_bytes and self.last_level_bytes_per_s > 0
+        values_s = values / (threads * self.last_level_bytes_per_s) if cached else values / self.memory_bytes_per_s
+        moved_s = (nbytes - values) / self.memory_bytes_per_s + values_s
+        return self.step_overhead_s + max(flops / (self.flops_per_s * threads), moved_s)
 
     def layer_seconds(self, layer: Layer, work: float, nbytes: int, threads: int) -> float:
         """Predicted time of a layer in one call: its kernel's if measured, else by the rates of its family."""
+        weights = sum(arg.type.nbytes for arg in layer.args if isinstance(arg, WeightArg))
         if threads != self.threads:
-            return self.seconds(work, nbytes, threads)
+            return self.seconds(work, nbytes, threads, weights)
         if known := self.kernels.get(kernel_key(layer)):
             return known.seconds
         if rate := self.families.get(family(layer)):
             return self.step_overhead_s + layer.flops * rate.seconds_per_flop + nbytes * rate.seconds_per_byte
-        return self.seconds(work, nbytes, threads)
+        return self.seconds(work, nbytes, threads, weights)
 
     def slice_seconds(self, layer: Layer, threads: int) -> float:
         """Seconds that each further slice adds to a layer: a call, and the kernel's preparation of its input."""
@@ -144,6 +157,7 @@ class DeviceProfile:
             "kernels": {key: asdict(time) for key, time in self.kernels.items()},
             "families": {key: asdict(rate) for key, rate in self.families.items()},
             "delays": asdict(self.delays) if self.delays else None,
+            "slowness": dict(self.slowness),
         }
         document = {"format": FORMAT, **{f.name: tables.get(f.name, getattr(self, f.name)) for f in fields(self)}}
         with replacing(path) as partial:
@@ -161,6 +175,9 @@ _FRESH_BYTES = 4.0
 _DELAY = 0.25
 
 
+# The last-level cache's rate over that of memory, if not measured; and the part of the cache that others leave to weights.
+_LAST_LEVEL = 2.0
+PART_OF_LAST_LEVEL = 0.5
 # Cost of a load in a queue with others, as a part of the latency, if not measured: with eight
 # in flight, reads of 8 KiB took a seventh of the latency each.
 QUEUED = 1 / 16
@@ -180,8 +197,14 @@ def default_profile(vector_width: int, preset: Preset | None = None) -> DevicePr
         flops = 2.0 * vector_width * 3.0e9
         # Machines with wide vectors have memory to match: one with AVX-512 read a byte in the time of 3.6 operations.
         return rates_profile(flops, max(15e9, flops / 3.6), DeviceProfile.storage_bytes_per_s, Preset.load_latency_s)
-    flops = 2.0 * vector_width * preset.core.fmas * preset.ghz * 1e9
-    return rates_profile(flops, preset.memory_bytes_per_s, preset.storage_bytes_per_s, preset.load_latency_s)
+    core, flops = preset.core, 2.0 * vector_width * preset.core.fmas * preset.ghz * 1e9
+    profile = rates_profile(flops, preset.memory_bytes_per_s, preset.storage_bytes_per_s, preset.load_latency_s)
+    return replace(
+        profile,
+        last_level_bytes_per_s=_LAST_LEVEL * preset.memory_bytes_per_s,
+        second_level_bytes=float(core.l2_nbytes),
+        last_level_bytes=PART_OF_LAST_LEVEL * (core.l3_nbytes or core.l2_nbytes),
+    )
 
 
 def rates_profile(
@@ -234,6 +257,10 @@ def _profile(document: dict) -> DeviceProfile:
             raise ValueError(f"{name} is {count!r}")
     kernels = {key: _record(KernelTime, value, f'kernel "{key}"') for key, value in _table(document, "kernels")}
     families = {key: _record(FamilyRate, value, f'family "{key}"') for key, value in _table(document, "families")}
+    slowness = dict(_table(document, "slowness"))
+    for name, times in slowness.items():
+        if not isinstance(times, int | float) or isinstance(times, bool) or not 0 < times < math.inf:
+            raise ValueError(f"slowness of {name!r} is {times!r}")
     profile = _record(
         DeviceProfile,
         document,
@@ -242,6 +269,7 @@ def _profile(document: dict) -> DeviceProfile:
         kernels=MappingProxyType(kernels),
         families=MappingProxyType(families),
         delays=None if delays is None else _record(DelayModel, delays, "delays"),
+        slowness=MappingProxyType(slowness),
     )
     for name in ("load_together", "load_cached"):
         if (value := getattr(profile, name)) < 1:
@@ -258,7 +286,8 @@ def _table(document: dict, name: str) -> list[tuple[str, object]]:
 
 _MAY_BE_ZERO = (
     "slice_s", "copy_bytes_per_s", "load_overhead_s", "load_latency_s", "load_disturbance", "load_cache_bytes", "wake_s",
-    "prepare_bytes_per_s", "step_overhead_s", "seconds_per_flop", "seconds_per_byte",
+    "prepare_bytes_per_s", "last_level_bytes_per_s", "second_level_bytes", "last_level_bytes",
+    "step_overhead_s", "seconds_per_flop", "seconds_per_byte",
     "alpha", "beta", "gamma", "eta",
 )  # fmt: skip
 

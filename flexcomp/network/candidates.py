@@ -35,6 +35,6 @@ def _candidates(
     values = sum(arg.touched_nbytes for arg in layer.args if isinstance(arg, ValueArg))
     candidates = dict(held)
     for name, scratch, weights, work in tried:
-        seconds = profile.seconds(float(work), values + int(weights), threads)
+        seconds = profile.seconds(float(work), values + int(weights), threads, int(weights))
         candidates.setdefault(str(name), Candidate(str(name), seconds, int(scratch), int(weights)))
     return worth_recording(list(candidates.values()), lambda candidate: candidate.kernel in held)

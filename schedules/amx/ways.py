@@ -17,6 +17,7 @@ from ..conv import PAIR, as_row
 from ..direct_work import result_work, weight_work
 from ..tiles.amx import CONFIG_WORDS, ROWS
 from ..tiles.emit import PARALLEL_FLOPS
+from ..tiles.memory import USUAL, Memory
 from ..tiles.packed_rows import with_padding
 from ..tiles.panel import Panel, panel_of
 from ..tiles.parts import choose_parts
@@ -46,7 +47,7 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Amx]:
     if not eligible(spec, unit):
         return []
     blocks = (_TALL * ROWS, ROWS) if spec.out_channels >= _TALL * ROWS else (ROWS,)
-    way = min((Amx(spec, block, 1, 1) for block in blocks), key=lambda way: way.work)
+    way = min((Amx(spec, block, 1, 1, unit.memory) for block in blocks), key=lambda way: way.work)
     way = replace(way, slots=unit.threads if spec.flops >= PARALLEL_FLOPS else 1)
     blocks = way.panel.blocks * way.seen.batch
     fewest = math.ceil(way.seen.read_nbytes / _BAND_NBYTES)
@@ -62,6 +63,7 @@ class Amx:
     block: int  # output channels: one tile of them, or two
     parts: int  # of the units of an image, for which the input is packed
     slots: int  # rooms for sums and packed input, one per thread
+    memory: Memory = USUAL  # of the prediction `work`
 
     @property
     def packs(self) -> bool:
@@ -138,6 +140,11 @@ class Amx:
         return CONFIG_WORDS + self.pixels * self.block + math.ceil(self.packed / PAIR / 16) * 16
 
     @property
+    def reads(self) -> int:
+        """How often all weights are read."""
+        return self.seen.batch * self.parts
+
+    @property
     def scratch(self) -> tuple[tuple[int, ...], ...]:
         return ((self.slots, self.room),)
 
@@ -154,7 +161,9 @@ class Amx:
         cycles = steps * (_ROW_CYCLES * self.pixels * math.ceil(self.block / ROWS) + _LINE_CYCLES * lines)
         cycles += self.panel.blocks * _RESULT_CYCLES * self.pixels * self.block
         packed = PAIR * self.seen.batch * self.parts * self.packed
-        return _FLOAT32_FLOPS * units * cycles + _PACK_FLOPS * packed + result_work(self.spec) + weight_work(self.spec)
+        computed, tiles = _FLOAT32_FLOPS * units * cycles, math.ceil(units / self.seen.batch)
+        reading = weight_work(self.spec, self.memory, self.reads, computed, tiles)
+        return computed + _PACK_FLOPS * packed + result_work(self.spec) + reading
 
     def __str__(self) -> str:
         return f"{self.parts} parts" if self.parts > 1 else "1 part"

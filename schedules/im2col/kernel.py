@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -35,11 +34,6 @@ from ..tiles.emit import (
 from ..tiles.layer_function import Operands, layer_function
 from ..tiles.tile import pieces
 from .ways import Im2col, eligible
-
-# Bytes of the flattened slice that should stay in the second-level cache while all blocks pass over it.
-_BAND_NBYTES = 256 * 1024
-# Tasks of a stretch with as many tiles: enough for several threads to get equal shares.
-_LEAST_TASKS = 8
 
 
 def kernel(way: Im2col, vector_width: int) -> tirx.PrimFunc:
@@ -71,11 +65,7 @@ class _Emitter:
     def __init__(self, way: Im2col, vector_width: int) -> None:
         self.way, self.spec, self.panel, self.width = way, way.spec, way.panel, vector_width
         self.small, self.larger = divmod(way.pixels, way.tiles)  # the first `larger` tiles have a pixel more
-        tiles = math.ceil(way.tiles / way.stretches)
-        cached = max(1, _BAND_NBYTES // (4 * way.row * way.tile.rows))
-        fewest = min(tiles, math.ceil(_LEAST_TASKS / self.panel.blocks_per_group))
-        self.band = math.ceil(tiles / max(fewest, math.ceil(tiles / cached)))
-        self.bands = math.ceil(tiles / self.band)
+        self.band, self.bands = way.band, way.bands
 
     def prim_func(self) -> tirx.PrimFunc:
         return layer_function(self.spec, self.panel, self._body, self.way.scratch)

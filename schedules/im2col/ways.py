@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..direct_work import weight_work
+from ..tiles.memory import USUAL, Memory
 from ..tiles.panel import Panel, panel_of
 from ..tiles.spec import ConvSpec
 from ..tiles.tile import Tile, VectorUnit, choose
@@ -28,6 +30,10 @@ _LINE = 16  # floats of a cache line
 _ALIAS_NBYTES = 1024
 # Bytes of a stretch's partial sums that should stay in the second-level cache from one slice to the next.
 _SUMS_NBYTES = 512 * 1024
+# Bytes of the flattened slice that should stay in the second-level cache while all blocks pass over it.
+_BAND_NBYTES = 256 * 1024
+# Tasks of a stretch with as many tiles: enough for several threads to get equal shares.
+_LEAST_TASKS = 8
 # Products of a slice below which a layer is not cut any further; FlexNN's own choice (section 5.3).
 FINEST_SLICE = 32
 # The predicted time, in operations of a direct convolution: per float of the flattened input that is written and read,
@@ -50,6 +56,7 @@ class Im2col:
     slices: int
     stretch: int  # output pixels that pass through all slices together, up to a tile more
     slots: int = 0  # rooms for widened weights, one per thread; 0: weights are read without widening
+    memory: Memory = USUAL  # of the prediction `work`
 
     @property
     def panel(self) -> Panel:
@@ -69,6 +76,25 @@ class Im2col:
     def stretches(self) -> int:
         """Into how many parts the tiles of an image are cut: the first `tiles % stretches` have a tile more."""
         return min(self.tiles, math.ceil(self.pixels / self.stretch))
+
+    @property
+    def reads(self) -> int:
+        """How often all weights are read: bands read those of a slice one after the other, which may stay cached."""
+        of_slice = self.panel.blocks * self.panel.block_nbytes / self.count
+        return self.spec.batch * self.stretches * (self.bands if of_slice > self.memory.second_nbytes else 1)
+
+    @property
+    def band(self) -> int:
+        """Register tiles of a stretch that all blocks pass over together."""
+        tiles = math.ceil(self.tiles / self.stretches)
+        cached = max(1, _BAND_NBYTES // (4 * self.row * self.tile.rows))
+        fewest = min(tiles, math.ceil(_LEAST_TASKS / self.panel.blocks_per_group))
+        return math.ceil(tiles / max(fewest, math.ceil(tiles / cached)))
+
+    @property
+    def bands(self) -> int:
+        """How many of these a stretch has."""
+        return math.ceil(math.ceil(self.tiles / self.stretches) / self.band)
 
     @property
     def flattened_pixels(self) -> int:
@@ -130,7 +156,9 @@ class Im2col:
         spec = self.spec
         flattened = spec.batch * spec.groups * self.pixels * spec.taps
         partial = (self.count - 1) * spec.batch * self.pixels * spec.out_channels
-        return spec.flops + _FLATTEN_FLOPS * flattened + _PARTIAL_FLOPS * partial
+        tiles = spec.batch * self.tiles
+        reading = weight_work(spec, self.memory, self.reads, spec.flops, tiles)
+        return spec.flops + _FLATTEN_FLOPS * flattened + _PARTIAL_FLOPS * partial + reading
 
     def __str__(self) -> str:
         slices = f"{self.count} slices" if self.count > 1 else "1 slice"
@@ -157,4 +185,4 @@ def in_slices(spec: ConvSpec, unit: VectorUnit, slices: int) -> Im2col:
     pixels = spec.out_height * spec.out_width
     tile = choose(pixels, spec.group_out, unit)
     slots = unit.threads if widens(spec, unit.by_lane, pixels) else 0
-    return Im2col(spec, tile, slices, max(1, _SUMS_NBYTES // (4 * spec.group_out)), slots)
+    return Im2col(spec, tile, slices, max(1, _SUMS_NBYTES // (4 * spec.group_out)), slots, unit.memory)

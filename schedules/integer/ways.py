@@ -132,6 +132,11 @@ class Integer:
         return math.ceil(self.dots.itemsize * (self.part + self.dots.together - 1) / 64) * 64
 
     @property
+    def reads(self) -> int:
+        """How often all weights are read."""
+        return self.seen.batch * self.parts
+
+    @property
     def scratch(self) -> tuple[tuple[int, ...], ...]:
         """The shape of the slots, in floats."""
         return ((self.slots, self.room // 4),)
@@ -147,7 +152,7 @@ class Integer:
         products = seen.batch * seen.out_height * seen.out_width * spec.out_channels * self.panel.taps
         results = 4 * math.prod(spec.out_shape) * (_RESULT_FLOPS + _TENSOR_FLOPS * spec.tensors)
         packed = seen.batch * self.parts * self.part
-        weights = spec.out_channels * spec.taps * (_WEIGHT_FLOPS + _AGAIN_FLOPS * (seen.batch * self.parts - 1))
+        weights = spec.out_channels * spec.taps * (_WEIGHT_FLOPS + _AGAIN_FLOPS * (self.reads - 1))
         return self.dots.flops * products + _PACK_FLOPS * packed + results + weights
 
     def __str__(self) -> str:

@@ -36,7 +36,7 @@ def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
             for tile in tallest(units, vectors, unit):
                 for slots in sorted({1, unit.threads}):
                     for groups in SHARED_GROUPS if levels == 1 else (1,):
-                        way = Strassen(spec, tile, groups, slots, levels)
+                        way = Strassen(spec, tile, groups, slots, levels, unit.memory)
                         way = replace(way, tile=replace(tile, rows=way.rows))
                         if groups <= way.tiles and way.bands >= slots and way.scratch_nbytes <= MOST_SCRATCH_NBYTES:
                             yield candidate(way, unit)

@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ..tiles.memory import USUAL, Memory
 from ..tiles.panel import Panel
 from ..tiles.spec import ConvSpec
 from ..tiles.tile import Tile, VectorUnit, choose
@@ -58,9 +59,7 @@ _WORTH_ITS_WEIGHTS = 0.98  # two levels, with 7/4 of the weights, must take at m
 _PRODUCT_FLOPS = {1: 1.06, 2: 1.04}  # per operation of the products, by levels
 _VALUE_FLOPS = 8.0  # per value of V: a sum, a store, a load
 _MOVE_FLOPS = {1: 7.0, 2: 53.0}  # per output, by levels: register tiles stored and loaded again between products
-_WEIGHT_FLOPS = 0.3
-_READ_FLOPS = 3.6  # per byte of weights read from memory; a layer takes at least as long as that, however many threads
-_LAST_LEVEL_NBYTES = 16 * 2**20
+_LATE = 1 / 12  # of the time of reading weights, which are asked for ahead
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,7 @@ class Strassen:
     groups: int  # pixel tiles in a band; one on two levels
     slots: int = 1  # bands that may be computed at the same time
     levels: int = 1
+    memory: Memory = USUAL  # of the prediction `work`
 
     @property
     def parts(self) -> int:
@@ -110,6 +110,11 @@ class Strassen:
     @property
     def bands(self) -> int:
         return math.ceil(self.tiles / self.groups)
+
+    @property
+    def reads(self) -> int:
+        """How often all weights are read; on two levels, where operands are made anew for a few blocks, they are read no more."""
+        return self.bands
 
     @property
     def rows(self) -> int:
@@ -161,10 +166,9 @@ class Strassen:
         products = (PRODUCTS / 8) ** self.levels * 2.0 * outputs * spec.in_channels
         computed = _PRODUCT_FLOPS[self.levels] * products + _MOVE_FLOPS[self.levels] * outputs
         times = math.ceil(panel.blocks / self.chunk) if self.levels > 1 else 1
-        passes = self.bands if weights > _LAST_LEVEL_NBYTES else 1
-        computed += _VALUE_FLOPS * times * self.units * self.products * self.depth + _WEIGHT_FLOPS * weights * passes
+        computed += _VALUE_FLOPS * times * self.units * self.products * self.depth
         computed *= _share(self.tiles, self.groups, self.slots) * self.slots / self.tiles
-        return max(computed, _READ_FLOPS * weights * passes * self.slots)
+        return computed + self.memory.waiting(weights, math.ceil(self.bands / self.slots), computed, self.groups, _LATE)
 
     @property
     def tells_rows(self) -> bool:
@@ -206,7 +210,7 @@ def _on_levels(spec: ConvSpec, unit: VectorUnit, levels: int, vectors: int) -> l
         return []
     found: dict[Strassen, None] = {}
     for rows in range(best.rows, max(best.rows - 4, 0), -1):
-        way = Strassen(spec, replace(best, rows=rows), 1, unit.threads, levels)
+        way = Strassen(spec, replace(best, rows=rows), 1, unit.threads, levels, unit.memory)
         way = replace(way, tile=replace(best, rows=way.rows))
         if levels > 1:
             found[way] = None

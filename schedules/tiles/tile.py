@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from .memory import USUAL, Memory
 from .spec import ARITHMETIC
 
 # AArch64 multiplies by a lane of float16 only from the first 16 registers, which LLVM also gives to accumulators. With so few
@@ -35,6 +36,8 @@ class VectorUnit:
     tiles: bool = False  # AMX multiplies tiles of bfloat16
     two_rows: bool = False  # an instruction multiplies two rows, or one in the same time
     most_rows: int = 64  # of a tile
+    memory: Memory = USUAL  # that weights come from
+    slowness: tuple[tuple[str, float], ...] = ()  # by family: times of its work over that of direct kernels
     padded: tuple[tuple[int, int], ...] = ()  # (all, fewest) pixels of layers of padded inputs: their work is the mean of lengths
 
     def of(self, dtype: str) -> VectorUnit:

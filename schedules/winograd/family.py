@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ..family import DEEP, Candidate, Family, of_way
 from ..row_bands import Bands, row_kernel
+from ..tiles.memory import Memory
 from ..tiles.spec import ConvSpec
 from ..tiles.tile import Tile, VectorUnit
 from ..tiles.trials import MOST_SCRATCH_NBYTES, SHARED_GROUPS, tallest
@@ -29,7 +30,8 @@ def candidate(way: Winograd, unit: VectorUnit) -> Candidate:
     """The candidate that computes a layer in that way."""
     rows = None
     if way.stride == 1:  # pairs of pixels are cut from the first row on
-        rows = row_kernel(_BANDS, way.spec, unit.width, way.tile, (way.m, way.groups, way.chunk, way.slots, way.threads))
+        blocking = (way.m, way.groups, way.chunk, way.slots, way.threads, str(way.memory))
+        rows = row_kernel(_BANDS, way.spec, unit.width, way.tile, blocking)
     return of_way("winograd", kernel, way, unit, transform=way.weight_transform, rows=rows)
 
 
@@ -64,7 +66,7 @@ def _more(spec: ConvSpec, unit: VectorUnit) -> Iterator[Winograd]:
                 for slots in sorted({1, unit.threads}):
                     for groups in SHARED_GROUPS if slots == 1 else _OWN_GROUPS:
                         for chunk in _TRIED_CHUNKS:
-                            way = Winograd(spec, m, tile, groups, chunk, slots, unit.threads)
+                            way = Winograd(spec, m, tile, groups, chunk, slots, unit.threads, unit.memory)
                             if _sensible(way, blocks):
                                 yield way
 
@@ -75,9 +77,9 @@ def _sensible(way: Winograd, blocks: int) -> bool:
     return fills and way.scratch_nbytes <= MOST_SCRATCH_NBYTES
 
 
-def _shrunk(spec: ConvSpec, tile: Tile, m: int, *blocking: int) -> Winograd:
+def _shrunk(spec: ConvSpec, tile: Tile, m: int, groups: int, chunk: int, slots: int, threads: int, memory: str) -> Winograd:
     """A way whose register tiles, blocks and slots are no more than there is work for."""
-    way = Winograd(spec, m, tile, *blocking)
+    way = Winograd(spec, m, tile, groups, chunk, slots, threads, Memory.decoded(memory))
     way = replace(way, tile=replace(tile, rows=min(tile.rows, way.tiles)))
     way = replace(way, groups=min(way.groups, math.ceil(way.all_groups / way.slots)))
     return replace(way, slots=min(way.slots, way.tile_blocks))

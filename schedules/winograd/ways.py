@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ..tiles.memory import USUAL, Memory
 from ..tiles.panel import Panel
 from ..tiles.spec import ConvSpec
 from ..tiles.tile import MOST_VECTORS, Tile, VectorUnit, choose
@@ -47,13 +48,11 @@ _PREFETCH_ROWS = 8
 # The predicted time, in operations at the speed of a direct convolution. Measured on one Zen 4 core (118 GFLOP/s).
 _TRANSFORM_FLOPS = {4: 8.0, 6: 8.0, 7: 9.5, 8: 11.0}  # by a, per value of V and M: transform, store, load
 _PIXEL_FLOPS = 5.0  # per byte of input and output, which tiles touch in short pieces
-_WEIGHT_FLOPS = 0.3  # per byte of weights, which wait in memory: the part that products do not hide
-_READ_FLOPS = 3.6  # per byte of weights read from memory; a layer takes at least as long as that, however many threads
+_LATE = 1 / 12  # of the time of reading weights, which are asked for ahead
 _STORE_STEPS = 3.0  # steps of a product that starting and storing a register tile costs
 _TILE_OVERHEAD = 0.4  # rows of Winograd tiles that loading a row of weights costs
 _WAIT = 1.07  # factor of products that wait for weights
 _BUSY_ROWS = 12  # of a register tile, so many cycles with a line of weights, are enough not to wait for the next one
-_LAST_LEVEL_NBYTES = 16 * 2**20  # weights up to here are still cached when the next block of tiles wants them
 _LAUNCH_FLOPS = 200_000.0  # per loop that is handed to several threads, of each of them
 # Wider register tiles gain nothing here, and make M larger; but a few rows of tiles need them to keep the units busy.
 _MOST_VECTORS = 2
@@ -111,6 +110,7 @@ class Winograd:
     chunk: int = 1  # blocks of output channels between two output transforms
     slots: int = 1  # blocks of tiles that may be computed at the same time
     threads: int = 1  # of the prediction `work`
+    memory: Memory = USUAL  # the same
 
     @property
     def r(self) -> int:
@@ -187,6 +187,11 @@ class Winograd:
         return math.ceil(self.all_groups / self.groups)
 
     @property
+    def reads(self) -> int:
+        """How often all weights are read."""
+        return self.tile_blocks
+
+    @property
     def block_tiles(self) -> int:
         """Winograd tiles of the largest block."""
         return min(self.groups * math.ceil(self.tiles / self.all_groups), self.tiles)
@@ -248,7 +253,7 @@ class Winograd:
         pixels = _PIXEL_FLOPS * 4 * spec.batch * (
             spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
         )  # fmt: skip
-        computed = products + transforms + pixels + _WEIGHT_FLOPS * weights
+        computed = products + transforms + pixels
         if self.slots > 1:
             computed *= _imbalance(self.tile_blocks, self.slots) * max(1.0, threads / self.slots)
         elif threads > 1:
@@ -257,8 +262,8 @@ class Winograd:
             computed += products * (_imbalance(tasks, threads) - 1)
             computed += (transforms + pixels) * (_imbalance(self.block_tiles, threads) - 1)
             computed += _LAUNCH_FLOPS * threads * launches
-        passes = self.tile_blocks if weights > _LAST_LEVEL_NBYTES else 1
-        return max(computed, _READ_FLOPS * weights * passes * threads)
+        passes = math.ceil(self.tile_blocks / self.slots)
+        return computed + self.memory.waiting(weights, passes, products, self.groups, _LATE)
 
     def __str__(self) -> str:
         slots = f"{self.slots}×" if self.slots > 1 else ""
@@ -307,7 +312,7 @@ def _of_height(spec: ConvSpec, m: int, unit: VectorUnit, best: Tile, limit: int,
     # M is at most a quarter of V: less scratch stays cached.
     chunk = max(1, min(_MOST_CHUNK, blocks, Winograd(spec, m, best, 1).depth // (4 * best.channels)))
     for rows in range(best.rows, 0, -1):
-        way = Winograd(spec, m, replace(best, rows=rows), 1, chunk, slots, unit.threads)
+        way = Winograd(spec, m, replace(best, rows=rows), 1, chunk, slots, unit.threads, unit.memory)
         if way.scratch_nbytes > limit:
             continue
         if slots > 1:

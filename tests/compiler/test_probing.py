@@ -16,6 +16,7 @@ from flexcomp.device import load_profile, resolve_target
 from flexcomp.errors import InputError
 from flexcomp.profiling import measure_storage, storage_rates
 from flexcomp.profiling.storage_rates import StorageRates
+from flexcomp.schedules.direct import ONE_PIXEL
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageRates, KernelRate
     return is_one
 
 
-FAST = StorageRates(1.5e9, 80e-6), KernelRates(2.4e11, 4.7e10)
+FAST = StorageRates(1.5e9, 80e-6), KernelRates(2.4e11, 4.7e10, 9e10, {"winograd": 1.4})
 SLOW = StorageRates(2e8, 1e-3), KernelRates(1e10, 5e9)
 
 
@@ -52,6 +53,7 @@ def test_what_was_measured_is_remembered(cache: Path, tmp_path: Path, found) -> 
     assert "measured" in note and str(kept) in note and load_profile(kept) == first
     assert (first.storage_bytes_per_s, first.load_latency_s) == (probing.rounded(1.5e9), probing.rounded(80e-6))
     assert (first.flops_per_s, first.memory_bytes_per_s) == (probing.rounded(2.4e11), probing.rounded(4.7e10))
+    assert first.last_level_bytes_per_s == probing.rounded(9e10) and first.slowness == {"winograd": probing.rounded(1.4)}
     found(*SLOW)
     assert probing.probed_profile(tmp_path, target) == (first, note.replace("(measured", "(remembered"))
     kept.write_text("{}")
@@ -114,7 +116,7 @@ def test_what_the_loader_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.M
 def test_kernels_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_rates, "_SECONDS", 0.0)
     rates = measure_kernels(resolve_target("native"))
-    assert 1e6 < rates.flops_per_s < 1e14 and 1e6 < rates.memory_bytes_per_s < 1e13
+    assert 1e6 < rates.flops_per_s < 1e14 and 1e6 < rates.memory_bytes_per_s <= rates.last_level_bytes_per_s < 1e13
 
 
 def test_rates_are_work_over_time() -> None:
@@ -122,7 +124,10 @@ def test_rates_are_work_over_time() -> None:
     unit, seconds = resolve_target("native").vector_unit, iter(range(10**6))
     (_, _, direct), (_, _, read), (_, _, winograd) = representatives(replace(unit, threads=1))
     rates = measure_kernels(resolve_target("native"), clock=lambda: next(seconds))
-    assert rates == KernelRates(pytest.approx((direct.work * winograd.work) ** 0.5), read.weight_nbytes)
+    cached = next(iter(ONE_PIXEL.candidates(kernel_rates._CACHED, replace(unit, threads=1)))).weight_nbytes
+    assert cached < read.weight_nbytes  # in a second, by this clock: no slower than memory
+    expected = KernelRates(direct.work, read.weight_nbytes, read.weight_nbytes, {"winograd": direct.work / winograd.work})
+    assert rates == expected
 
 
 @pytest.mark.parametrize("target", ["native", "llvm -mcpu=x86-64-v2", "raspberry-pi-3b", "raspberry-pi-4b", "jetson-nx"])

@@ -114,7 +114,7 @@ class _Walk:
             return
         depends, nested = self._moves(loop)
         if depends:
-            if not nested:
+            if not nested and not self._jumps(loop, start, extent):
                 self._touch([loop.body], {loop.loop_var: (start, start + extent - 1)})
                 return
             for value in range(start, start + extent):
@@ -127,6 +127,14 @@ class _Walk:
             again = self._iteration(loop, start + 1)
             self.missed += (extent - 4) * again
             self._iteration(loop, start + extent - 1)
+
+    def _jumps(self, loop: tirx.For, start: int, extent: int) -> bool:
+        """Whether a loop without others inside leaves out pages between two of its reads."""
+        found: list[list[int]] = []
+        for value in range(start, start + min(extent, 2)):
+            self.env[loop.loop_var] = value
+            found.append([self._value(index, 0) for index in self._indices(loop.body)])
+        return any(abs(b - a) * self.itemsize > _PAGE for a, b in zip(found[0], found[-1], strict=True))
 
     def _iteration(self, loop: tirx.For, value: int) -> float:
         """The pages that it misses."""
