@@ -26,7 +26,7 @@ class LevelEmitter:
     def __init__(self, way: Strassen, vector_width: int, given: Operands, slot) -> None:
         self.way, self.spec, self.panel, self.width = way, way.spec, way.panel, vector_width
         self.x, self.tensors, self.w, self.y = given.x, given.tensors, given.panel, given.y
-        self.first, self.count = given.first, given.count
+        self.first, self.count, self.told = given.first, given.count, given.valid is not None
         self.v, self.c = given.scratch
         self.pieces = pieces(way.tile.channels, vector_width)
         self.copy_size = way.rows * way.tile.channels
@@ -44,23 +44,32 @@ class LevelEmitter:
         parts, (small, larger) = way.parts, divmod(way.units, way.tiles)
         # The first `larger` tiles have a unit more.
         missing = way.units * parts - way.pixels
-        whole = T.bind(tirx.min(count, way.tiles - 1 - low)) if missing and way.tiles > 1 else 0 if missing else count
-        more = T.bind(tirx.max(tirx.min(larger - low, whole), 0)) if larger and not _is_zero(whole) else 0
+        whole = self.number(tirx.min(count, way.tiles - 1 - low)) if missing and way.tiles > 1 else 0 if missing else count
+        more = self.number(tirx.max(tirx.min(larger - low, whole), 0)) if larger and not _is_zero(whole) else 0
         if larger and not _is_zero(whole):
             with maybe_serial(0, more) as i:
-                emit(i, T.bind((low + i) * ((small + 1) * parts)), (small + 1) * parts)
+                emit(i, self.number((low + i) * ((small + 1) * parts)), (small + 1) * parts)
         if not _is_zero(whole):
             with maybe_serial(0, whole - more) as i:
-                emit(more + i, T.bind(((low + more + i) * small + larger) * parts), small * parts)
+                emit(more + i, self.number(((low + more + i) * small + larger) * parts), small * parts)
         if missing:
             start = ((way.tiles - 1) * small + larger) * parts
             with maybe_serial(0, count - whole) as i:
                 emit(whole + i, start, way.pixels - start)
 
+    def number(self, value) -> tirx.Expr:
+        """A bound number. In kernels that are told how many pixels are valid it lies in memory, on its way to a register: TVM's
+        analyzers would write its long value out wherever it counts."""
+        if not self.told:
+            return T.bind(value)
+        kept = T.alloc_buffer((1,), "int32", scope="global")
+        T.buffer_store(kept, value, [0])
+        return T.bind(kept[0])
+
     def block(self, offset) -> None:
         """Turn to a block of the step."""
         start = tirx.min((self.first + offset) * self.panel.block, self.spec.out_channels - self.panel.block)
-        self.out_channel = T.bind(start) if self.panel.blocks > 1 else 0
+        self.out_channel = self.number(start) if self.panel.blocks > 1 else 0
         self.panel_at = T.bind(self.w.block_at(offset))
 
     def pixels(self, pixel, size: int, row) -> list:

@@ -43,7 +43,7 @@ class OneLevel(LevelEmitter):
     def _plain(self, pixel, size: int) -> None:
         """A tile of pixels without any savings: with products of the same weights, [C1 C2] = A1 [B11 B11 + T1] + A2 [B21 B22]."""
         channels = self.way.tile.channels
-        pixel = T.bind(tirx.min(pixel, self.way.pixels - size))
+        pixel = self.number(tirx.min(pixel, self.way.pixels - size))
         begins = [T.bind(self._pixel(pixel + row)) for row in range(size)]
 
         def add(half: int, product: int) -> None:

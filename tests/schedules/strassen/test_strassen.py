@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
 
 import flexcomp
 from benchmarks.networks.graph import Graph
@@ -152,3 +154,18 @@ def test_a_network_computes_the_same_with_the_fastest_kernels(tmp_path):
         with flexcomp.load(library) as session:
             outputs[kernels] = session(x)
     assert abs(outputs["fastest"] - outputs["smallest"]).max() < 1e-5 * abs(outputs["smallest"]).max()
+
+
+def test_passes_write_out_few_numbers_of_a_kernel_that_is_told():
+    """Where tiles begin hangs on the valid pixels by long expressions, which an analyzer would put into every index."""
+    way = Strassen(ConvSpec(1, 1, 75, 128, 96), Tile(6, 16), 1, 1)
+    way = replace(way, tile=replace(way.tile, rows=way.rows))
+    told = strassen_candidate(way, AVX2).told().with_attr("global_symbol", "main")
+    simplified = s_tir.transform.StmtSimplify()(tvm.IRModule({"main": told}))["main"]
+    assert bounds_in(simplified) < 10 * bounds_in(told)
+
+
+def bounds_in(func: tirx.PrimFunc) -> int:
+    found: list = []
+    tvm_ffi.structural_walk(func.body, [(kind, found.append) for kind in (tirx.Min, tirx.Max, tirx.Select)])
+    return len(found)
