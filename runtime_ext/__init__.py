@@ -152,7 +152,7 @@ def program_units(name: str) -> list[Path]:
 
 def library_units() -> list[list[Path]]:
     """The C++ files of the runtime's library besides those of the runtime's object: lists to be joined."""
-    return [_units("decoder", "library", "pool", "watch"), _units("api")]
+    return [_units("library", "pool", "watch"), _units("api", "decoder")]
 
 
 def _units(*folders: str) -> list[Path]:

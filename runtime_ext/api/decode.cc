@@ -13,29 +13,10 @@
 
 using namespace flexcomp;
 
-namespace {
-
-Decoder DecoderOf(const Shapes& shapes) {
-  std::vector<Decoder::Ports> described;
-  std::vector<Decoder::Tensor> states;
-  const auto add = [](std::vector<Decoder::Tensor>& tensors, const std::vector<Port>& ports) {
-    for (const Port& port : ports) tensors.push_back({port.name, port.type.dtype, port.type.shape});
-  };
-  for (const auto& program : shapes.programs()) {
-    Decoder::Ports& ports = described.emplace_back();
-    add(ports.inputs, program->inputs);
-    add(ports.outputs, program->outputs);
-  }
-  for (const State& state : shapes[0].states) states.push_back({state.input, state.type.dtype, state.type.shape});
-  return {described, states};
-}
-
-}  // namespace
-
 flexcomp_status flexcomp_describe_decoder(flexcomp_session* session, flexcomp_decoder_info* info) {
   return api::Guarded([&] {
     const std::shared_ptr<const api::Opened> found = api::FindOpened(session);
-    const Decoder decoder = DecoderOf(found->shapes());
+    const Decoder decoder(found->shapes());
     flexcomp_decoder_info made{};
     made.vocabulary = decoder.vocabulary();
     made.capacity = decoder.capacity();
@@ -48,7 +29,7 @@ flexcomp_status flexcomp_decode(flexcomp_session* session, uint64_t position, co
                                 int64_t* next) {
   return api::Guarded([&] {
     const std::shared_ptr<Session> found = api::FindToWait(session);
-    const Decoder decoder = DecoderOf(found->shapes());
+    const Decoder decoder(found->shapes());
     if (count == 0) Raise("InputError", "there are no tokens to decode");
     api::RequirePointer(tokens, "tokens");
     std::vector<float> own;

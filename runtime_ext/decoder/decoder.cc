@@ -29,17 +29,6 @@ uint64_t CountOf(std::span<const int64_t> shape) {
 
 uint64_t LastOf(std::span<const int64_t> shape) { return shape.empty() ? 1 : static_cast<uint64_t>(shape.back()); }
 
-std::string Named(const Decoder::Tensor& tensor) {
-  const char* const kind = tensor.dtype.code == kDLFloat    ? "float"
-                           : tensor.dtype.code == kDLBfloat ? "bfloat"
-                           : tensor.dtype.code == kDLUInt   ? "uint"
-                           : tensor.dtype.code == kDLBool   ? "bool"
-                                                            : "int";
-  std::string text = kind + (tensor.dtype.code == kDLBool ? "" : std::to_string(tensor.dtype.bits)) + "[";
-  for (size_t i = 0; i < tensor.shape.size(); ++i) text += (i ? "×" : "") + std::to_string(tensor.shape[i]);
-  return text + "]";
-}
-
 bool IsWhole(DLDataType dtype) { return (dtype.code == kDLInt || dtype.code == kDLUInt) && dtype.bits >= 32; }
 
 // Element `index` of a tensor; other types than whole numbers hold 0 and 1 only.
@@ -84,11 +73,11 @@ float NumberAt(const DLTensor& tensor, uint64_t index) {
 
 }  // namespace
 
-Decoder::Decoder(std::span<const Ports> shapes, std::span<const Tensor> states) {
-  const Ports& first = shapes[0];
+Decoder::Decoder(const Shapes& shapes) {
+  const Program& first = shapes[0];
   std::string listed;
-  for (const Tensor& port : first.inputs) (listed += listed.empty() ? "" : ", ") += port.name;
-  for (const Tensor& port : first.inputs) {
+  for (const Port& port : first.inputs) (listed += listed.empty() ? "" : ", ") += port.name;
+  for (const Port& port : first.inputs) {
     if (Among(kIds, port.name)) roles_.push_back(Role::kIds);
     else if (Among(kMasks, port.name)) roles_.push_back(Role::kMask);
     else if (Among(kPlaces, port.name)) roles_.push_back(Role::kPlaces);
@@ -96,35 +85,36 @@ Decoder::Decoder(std::span<const Ports> shapes, std::span<const Tensor> states) 
     else RaiseError(kUnsupported, "it is not known what the decoder's input \"", port.name, "\" is", kWayOut);
   }
   if (std::ranges::count(roles_, Role::kIds) != 1) RaiseError(kUnsupported, "one input must be the tokens, and the inputs are ", listed, kWayOut);
-  for (const Tensor& state : states) {
-    if (state.shape.size() != 4) RaiseError(kUnsupported, "the state \"", state.name, "\" is no cache of keys or values", kWayOut);
-    const auto places = static_cast<uint64_t>(state.shape[2]);
+  for (const State& state : first.states) {
+    const std::vector<int64_t>& extents = state.type.shape;
+    if (extents.size() != 4) RaiseError(kUnsupported, "the state \"", state.input, "\" is no cache of keys or values", kWayOut);
+    const auto places = static_cast<uint64_t>(extents[2]);
     if (capacity_ != 0 && places != capacity_) RaiseError(kUnsupported, "the caches have ", capacity_, " and ", places, " places", kWayOut);
     capacity_ = places;
   }
   if (capacity_ == 0) RaiseError(kUnsupported, "the library has no caches", kWayOut);
-  const auto named = std::ranges::find(first.outputs, kLogits, &Tensor::name);
+  const auto named = std::ranges::find(first.outputs, kLogits, &Port::name);
   if (named == first.outputs.end() && first.outputs.size() != 1) RaiseError(kUnsupported, "none of the outputs is named \"", kLogits, "\"", kWayOut);
   logits_ = named == first.outputs.end() ? 0 : static_cast<size_t>(named - first.outputs.begin());
-  vocabulary_ = LastOf(first.outputs[logits_].shape);
+  vocabulary_ = LastOf(first.outputs[logits_].type.shape);
   for (size_t shape = 0; shape < shapes.size(); ++shape) {
-    const Ports& ports = shapes[shape];
+    const Program& ports = shapes[shape];
     uint64_t taken = 0;
     for (size_t i = 0; i < roles_.size(); ++i)
-      if (roles_[i] == Role::kIds) taken = LastOf(ports.inputs[i].shape);
+      if (roles_[i] == Role::kIds) taken = LastOf(ports.inputs[i].type.shape);
     for (size_t i = 0; i < roles_.size(); ++i) {
-      const Tensor& input = ports.inputs[i];
+      const TensorType& input = ports.inputs[i].type;
       const uint64_t count = CountOf(input.shape);
       const bool fits = roles_[i] == Role::kMask  ? count == capacity_
                         : roles_[i] == Role::kIds ? count == taken && IsWhole(input.dtype)
                                                   : (count == taken || count == 1) && IsWhole(input.dtype);
-      if (!fits) RaiseError(kUnsupported, "the decoder's input \"", input.name, "\" is ", Named(input), ", for ", taken, " tokens", kWayOut);
+      if (!fits) RaiseError(kUnsupported, "the decoder's input \"", ports.inputs[i].name, "\" is ", ToString(input), ", for ", taken, " tokens", kWayOut);
     }
-    const Tensor& logits = ports.outputs[logits_];
+    const TensorType& logits = ports.outputs[logits_].type;
     const bool is_float = (logits.dtype.code == kDLFloat && logits.dtype.bits <= 32) || logits.dtype.code == kDLBfloat;
     const uint64_t given = logits.shape.size() == 3 ? static_cast<uint64_t>(logits.shape[1]) : 1;
     if (!is_float || taken == 0 || given == 0 || LastOf(logits.shape) != vocabulary_ || CountOf(logits.shape) != given * vocabulary_)
-      RaiseError(kUnsupported, "the logits are ", Named(logits), ", not those of one text", kWayOut);
+      RaiseError(kUnsupported, "the logits are ", ToString(logits), ", not those of one text", kWayOut);
     gives_all_ &= given == taken;
     sizes_.emplace_back(taken, shape);
   }

@@ -8,31 +8,21 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "program/shapes.h"
 
 namespace flexcomp {
 
 class Decoder {
  public:
-  // A tensor as a library describes it.
-  struct Tensor {
-    std::string_view name;
-    DLDataType dtype;
-    std::span<const int64_t> shape;
-  };
-  // Inputs and outputs in one shape of the library.
-  struct Ports {
-    std::vector<Tensor> inputs, outputs;
-  };
   using OnTensors = std::function<void(std::span<DLTensor>)>;
   // One inference in a shape of the library. `fill` writes the inputs; `drain`, if any, reads the outputs.
   using Infer = std::function<void(size_t shape, const OnTensors& fill, const OnTensors& drain)>;
 
-  // Tensors need not outlive the call. Throws an error of kind Unsupported for a library that is no decoder of one sequence with
-  // caches as its states.
-  Decoder(std::span<const Ports> shapes, std::span<const Tensor> states);
+  // Throws an error of kind Unsupported for a library that is no decoder of one sequence with caches as its states.
+  explicit Decoder(const Shapes& shapes);
 
   uint64_t vocabulary() const noexcept { return vocabulary_; }
   uint64_t capacity() const noexcept { return capacity_; }       // tokens that the caches hold

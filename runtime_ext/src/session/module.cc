@@ -52,8 +52,6 @@ class SessionModule final : public TranslatedModule {
                                                    const ffi::Optional<ffi::Function>& drain) {
         session_.RunInPlace(OnPorts(fill), OnPorts(drain));
       });
-    if (name == "take_shape")
-      return ffi::Function::FromTyped([self, this](int64_t shape) { session_.TakeShape(static_cast<size_t>(shape)); });
     if (name == "repeat")
       return ffi::Function::FromTyped([self, this](int64_t fewest, int64_t most, double seconds) {
         return ffi::String(RunRepeatedly(session_, {fewest, most, seconds}));
