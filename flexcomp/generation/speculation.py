@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from flexcomp.generation.decoder import Decoder
+from flexcomp.runtime import RungInfo
 
 _HARDLY = 0.5  # of an inference for one token: what one with drafts may take more
 _LOST = 0.03  # of inferences without drafts: what drafts may lose in all
@@ -22,6 +23,7 @@ _TRIED = 8.0  # inferences that drafts may lose where they were asked for
 _ENOUGH = 8  # tokens at once: a larger shape is rarely filled with right ones
 _CHANGE = 1.0  # inferences that a change of shape takes, until it was measured
 _RIGHT, _TESTED = 7.0, 10.0  # proposals, as if they had been tested before the first one
+_ASKED = 16  # decisions after which a change of budget is noticed
 _MEMORY = 0.95  # how much of what was tested before an inference counts after it
 
 
@@ -54,6 +56,8 @@ class Account:
         self.lost = -_TRIED if wanted else 0.0  # inferences, less what may be lost
         self.is_entered = False  # whether drafts, and no prompt, brought the decoder into the shape that it is in
         self._right, self._tested = _RIGHT, _TESTED
+        self._asked = 0
+        self._rungs: Mapping[int, RungInfo] = {}
 
     @property
     def unit_s(self) -> float | None:
@@ -62,8 +66,7 @@ class Account:
 
     def times(self, sizes: Sequence[int]) -> Mapping[int, float]:
         """What an inference of each size takes, in units, where that is little or drafts were asked for; {} if it is unknown."""
-        rungs, pace = self.decoder.rungs(), self.decoder.pace
-        pace.follow(tuple(rung.predicted_ms for rung in rungs.values()))
+        rungs, pace = self._plans(), self.decoder.pace
         if (unit_s := self.unit_s) is None:
             return {}
         least = rungs[self.decoder.least]
@@ -74,6 +77,14 @@ class Account:
             elif self.wanted or least.streamed_bytes:
                 found[size] = max(rungs[size].predicted_ms / least.predicted_ms, 1.0)
         return {size: time for size, time in found.items() if time <= (math.inf if self.wanted else 1 + _HARDLY)}
+
+    def _plans(self) -> Mapping[int, RungInfo]:
+        """The plans in use, asked for now and then: that takes as long as a small decoder's inference."""
+        if self._asked % _ASKED == 0:
+            self._rungs = self.decoder.rungs()
+            self.decoder.pace.follow(tuple(rung.predicted_ms for rung in self._rungs.values()))
+        self._asked += 1
+        return self._rungs
 
     def changes(self, size: int, time: float) -> float:
         """What a change to the shape for `size` tokens takes more than one that takes `time` without a change, in units.
@@ -129,6 +140,8 @@ class Speculation:
         if left != 1:
             self._proposer.read(context)
             return 1, []
+        if self._before == decoder.least and account.lost + account.changes(decoder.least, 1.0) > 0:
+            return 1, []  # there is not even enough for leaving another shape again
         sizes = decoder.sizes_for_drafts()
         sizes = [size for size in sizes if size <= next((one for one in sizes if one >= _ENOUGH), _ENOUGH)]
         count = self._proposer.most(sequence, context, min(most, sizes[-1]) - 1) if sizes else 0
