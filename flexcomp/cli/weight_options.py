@@ -25,7 +25,7 @@ MaxError = Annotated[
     float | None,
     typer.Option(
         rich_help_panel="Weights",
-        help="For --weights auto and --arithmetic auto or int8: the largest error of outputs, as a part of the largest output; "
+        help="For --weights auto and --arithmetic in fewer bits: the largest error of outputs, as a part of the largest output; "
         f"{DEFAULT_MAX_ERROR} by default.",
     ),
 ]
@@ -34,7 +34,7 @@ Calibration = Annotated[
     typer.Option(
         metavar="FILE.npz",
         rich_help_panel="Weights",
-        help="For --weights auto and --arithmetic auto or int8: inputs by name, one or several of each; by default random.",
+        help="For --weights auto and --arithmetic in fewer bits: inputs by name, one or several of each; by default random.",
     ),
 ]
 

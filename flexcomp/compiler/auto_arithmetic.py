@@ -1,4 +1,4 @@
-"""`build(arithmetic="auto")`, or "int8" with a `max_error`: layers that compute in fewer bits with the outputs within an error.
+"""`build(arithmetic="auto")`, or another with a `max_error`: layers that compute in fewer bits with the outputs within an error.
 
 Products of 8 bits are the same on every machine, so the network is built for this one, with chosen layers in them.
 
@@ -13,6 +13,7 @@ error; errors of layers are taken to grow together, so their number is found by 
 
 from __future__ import annotations
 
+import logging
 import math
 import tempfile
 from collections.abc import Callable, Collection, Sequence
@@ -35,6 +36,8 @@ from .auto_shapes import OtherShape, in_shape
 from .calibration import Given, inputs_of
 from .weight_trial import Trial, asked_about, by_layer, require_telling
 from .weight_types import WeightTypes
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ def choose(
                 most = count - 1
             count = (fewest + most + 1) // 2
         report("calibrate", total, total)
+    if lost := [str(usual.nodes[index]) for index in candidates if math.isinf(errors[index] or 0.0)]:
+        _log.warning("computed in float32, because values leave the range of fewer bits: %s", ", ".join(lost))
     chosen = types(order[:fewest], usual.chosen)
     return ChosenArithmetic(tuple(chosen), tuple(errors), ArithmeticErrors(error, max_error, ()))
 

@@ -118,9 +118,10 @@ def build(
     `calibration`: arrays by input name, several such dicts, or an .npz file; None: random inputs with a fixed seed.
     `arithmetic`: "float32"; "float16", on AArch64 with half precision, or "bfloat16", on x86-64 with AVX512_BF16 and AArch64
     with BF16: weights and activations are of this type, and layers whose weights have another type or do not fit compute in
-    float32; "auto": these 16 bits in as many layers as `max_error` allows on the `calibration` inputs; "int8": layers with
-    weights in blocks multiply activations that are rounded to 8 bits, on processors with dot products of bytes, and with
-    `max_error` or `calibration` only as far as these allow. Inputs and outputs keep their types.
+    float32, with `calibration` also layers whose values leave the type's range on these inputs; "auto": these 16 bits in as
+    many layers as `max_error` allows on the `calibration` inputs; "int8": layers with weights in blocks multiply activations
+    that are rounded to 8 bits, on processors with dot products of bytes, and with `max_error` or `calibration` only as far as
+    these allow. Inputs and outputs keep their types.
     `tf32`: True multiplies on tensor cores of GPUs from sm_80 on. Operands are rounded to ten bits of mantissa; sums are float32.
     `store`: the forms of weights in the file. "once": the form of each layer's smallest kernel; loading prepares other forms.
     "prepared": the forms of all kernels in plans. "auto": as "once", with up to a quarter more bytes for second forms where
@@ -307,7 +308,7 @@ def types_of(
         together = partial(byte_products.together, unit=target.vector_unit) if target.computes_bytes else lambda kept: ""
         return [WeightTypes(options.types, one, offered=offered, usual=usual, together=together) for one in on_weights], ()
     in_order = [lambda types, one=one: TypesInOrder(types, one, offered) for one in on_weights]
-    rounded_for = target if options.arithmetic == "auto" else None
+    rounded_for = target if target.half else None
     lower = [partial(lowered_here, one, rounded_for=rounded_for) for one in shapes]
     compiled = partial(compiled_here, shapes[0].name, cache)
     others = [OtherShape(name, one, compiled, kept) for name, one, kept in zip(names[1:], lower[1:], in_order[1:], strict=True)]

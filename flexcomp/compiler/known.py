@@ -11,6 +11,7 @@ KERNELS = {
 # Element types that weights may be kept in, as `flexcomp.schedules.tiles.panel` and `blocks` have them.
 WEIGHTS = ("float32", "float16", "bfloat16", "int8", "int4")
 DEFAULT_MAX_ERROR = 5e-3  # of the largest output, for "auto"
+RUINED = 1.0  # an error as large as the outputs, which only layers have whose values leave the range of their type
 
 # Element types that kernels multiply: float16 on AArch64 with half precision, bfloat16 on x86-64 with AVX512_BF16 and AArch64
 # with BF16, int8 for weights in blocks where the processor has dot products of bytes; "auto" chooses among float32 and the

@@ -16,7 +16,7 @@ from flexcomp.runtime import Budget
 
 from .auto_weights import checked_max_error
 from .calibration import Given, read_inputs
-from .known import ARITHMETICS, DEFAULT_ARITHMETIC, DEFAULT_MAX_ERROR, DEFAULT_STORE, HALVES, KERNELS, STORES
+from .known import ARITHMETICS, DEFAULT_ARITHMETIC, DEFAULT_MAX_ERROR, DEFAULT_STORE, HALVES, KERNELS, RUINED, STORES
 from .padding import checked_pad
 from .shapes import DeclaredShape, declared_shapes
 from .state import checked_state
@@ -64,7 +64,7 @@ class Weights:
 
     types: str | Mapping[str, str] | None = None
     arithmetic: str = DEFAULT_ARITHMETIC
-    max_error: float | None = None  # for "auto", as a part of the largest output
+    max_error: float | None = None  # where types are chosen, as a part of the largest output
     calibration: Given = None  # sets of inputs, once checked
     store: str = DEFAULT_STORE
 
@@ -72,26 +72,30 @@ class Weights:
         checked_name(self.arithmetic, ARITHMETICS, "arithmetic")
         if not self.measured and (self.max_error is not None or self.calibration is not None):
             raise InputError(
-                'max_error and calibration are for weights="auto" and arithmetic="auto" or "int8", which choose types by errors'
+                'max_error and calibration are for weights="auto" and for arithmetic in 16 bits or "int8": they choose types'
             )
-        if self.measured:
-            most = DEFAULT_MAX_ERROR if self.max_error is None else self.max_error
-            object.__setattr__(self, "max_error", checked_max_error(most))
-        object.__setattr__(self, "calibration", read_inputs(self.calibration))
-        checked_name(self.store, STORES, "store")
         if self.arithmetic in (*HALVES, "auto"):
             self._require_half()
+        if self.measured:
+            most = DEFAULT_MAX_ERROR if self.max_error is None else checked_max_error(self.max_error)
+            if self.max_error is None and self.arithmetic in HALVES:
+                most = RUINED
+            object.__setattr__(self, "max_error", most)
+        object.__setattr__(self, "calibration", read_inputs(self.calibration))
+        checked_name(self.store, STORES, "store")
 
     @property
     def measured(self) -> bool:
         """Whether types are chosen by their errors."""
         given = self.max_error is not None or self.calibration is not None
-        return "auto" in (self.types, self.arithmetic) or (self.arithmetic == "int8" and given)
+        return "auto" in (self.types, self.arithmetic) or (self.arithmetic in (*HALVES, "int8") and given)
 
     def _require_half(self) -> None:
         """InputError for types that are not multiplied in 16 bits."""
-        if self.arithmetic == "auto" and self.types is not None:
-            raise InputError("arithmetic='auto' chooses the types of weights, too: leave weights out")
+        given = self.max_error is not None or self.calibration is not None
+        if self.types is not None and (self.arithmetic == "auto" or given):
+            by = "" if self.arithmetic == "auto" else " with max_error or calibration"
+            raise InputError(f"arithmetic={self.arithmetic!r}{by} chooses the types of weights, too: leave weights out")
         if isinstance(self.types, str) and self.types != self.arithmetic:
             half = self.arithmetic
             raise InputError(

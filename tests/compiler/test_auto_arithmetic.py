@@ -121,8 +121,22 @@ def test_what_does_not_go_together_is_refused(model, options, error):
 
 
 def test_an_error_alone_chooses_nothing(model):
-    with pytest.raises(InputError, match='are for weights="auto" and arithmetic="auto"'):
-        flexcomp.build(model, TARGET, arithmetic="float16", max_error=0.1)
+    with pytest.raises(InputError, match='are for weights="auto" and for arithmetic in 16 bits'):
+        flexcomp.build(model, TARGET, max_error=0.1)
+
+
+def test_float16_keeps_layers_in_float32_whose_values_leave_its_range(model, caplog):
+    """By name, on the calibration inputs; layers that only err stay in 16 bits, unless an error is given, too."""
+    given = {"x": np.random.default_rng(2).standard_normal(SHAPE).astype("f4")}
+    checked = flexcomp.build(model, TARGET, arithmetic="float16", calibration=given, **OPTIONS)
+    layers = convolutions(checked)
+    assert [layer["arithmetic"] for layer in layers] == ["float16", "float16", "float32", "float32", "float16", "float16"]
+    (said,) = [one.getMessage() for one in caplog.records if "leave the range" in one.getMessage()]
+    assert all(layer["node"] in said for layer in layers[2:4]) and layers[1]["node"] not in said
+    tight = flexcomp.build(model, TARGET, arithmetic="float16", calibration=given, max_error=MAX_ERROR, **OPTIONS)
+    assert convolutions(tight)[1]["arithmetic"] == "float32"
+    with pytest.raises(InputError, match="'float16' with max_error or calibration chooses the types of weights, too"):
+        flexcomp.build(model, TARGET, arithmetic="float16", calibration=given, weights="float16", **OPTIONS)
 
 
 def test_a_record_that_does_not_fit_is_refused(artifact):
