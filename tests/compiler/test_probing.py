@@ -82,13 +82,13 @@ def test_storage_that_is_nearly_full_gets_a_small_file(tmp_path: Path, monkeypat
     free = shutil.disk_usage(tmp_path)._replace(free=3 << 20)
     monkeypatch.setattr(storage_rates.shutil, "disk_usage", lambda folder: free)
     sizes: list[int] = []
-    real = storage_rates.tvm_ffi.get_global_func
+    real = storage_rates.runtime_ext.function
 
     def looked_at(name: str) -> Callable[[str, float], str]:
         read = real(name)
         return lambda path, seconds: sizes.append(os.path.getsize(path)) or read(path, seconds)
 
-    monkeypatch.setattr(storage_rates.tvm_ffi, "get_global_func", looked_at)
+    monkeypatch.setattr(storage_rates.runtime_ext, "function", looked_at)
     assert measure_storage(tmp_path).bytes_per_s > 1e5
     assert sizes == [3 << 19] and not list(tmp_path.iterdir())
 
@@ -97,8 +97,8 @@ def test_slow_storage_gets_a_small_file(tmp_path: Path, monkeypatch: pytest.Monk
     """Written and read in no more time: here a second passes with every look at the clock."""
     sizes = []
     monkeypatch.setattr(
-        storage_rates.tvm_ffi,
-        "get_global_func",
+        storage_rates.runtime_ext,
+        "function",
         lambda name: lambda path, seconds: sizes.append(os.path.getsize(path)) or '{"bytes_per_s": 1e6, "latency_s": 0.01}',
     )
     seconds = iter(range(100))
