@@ -4,37 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import onnx
 
 from flexcomp.frontend import contrib
 from flexcomp.frontend.definition import MICROSOFT, Define, Definition
 from flexcomp.frontend.domains import DEFAULT
+from flexcomp.frontend.large_weights import set_aside_since
 from flexcomp.frontend.quantised import OF_MICROSOFT, OF_ONNX, widen_four_bits
 
 _OF_MICROSOFT = {**OF_MICROSOFT, **contrib.DEFINITIONS}
 
 
-def define_operators(model: onnx.ModelProto) -> None:
-    """Replace operators by their definitions, in subgraphs too. Changes `model`.
+def define_operators(model: onnx.ModelProto, large: dict[str, np.ndarray]) -> None:
+    """Replace operators by their definitions, in subgraphs too. Changes `model`; `large` weights gain those of definitions.
 
     Raises UnsupportedModelError for what has no definition here.
     """
     opset = next((o.version for o in model.opset_import if o.domain in DEFAULT), 1)
-    _define(model.graph, opset)
+    _define(model.graph, opset, large, is_outermost=True)
     contrib.define_by_shape(model, opset)
 
 
-def _define(graph: onnx.GraphProto, opset: int) -> None:
+def _define(graph: onnx.GraphProto, opset: int, large: dict[str, np.ndarray], is_outermost: bool = False) -> None:
     widen_four_bits(graph)
     if any(_definition(node) for node in graph.node):
         types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-        written = [made for node in graph.node for made in _defined(node, graph, types, opset)]
+        written = []
+        for node in graph.node:
+            begin = len(graph.initializer)
+            written += _defined(node, graph, types, opset, large)
+            if is_outermost:
+                set_aside_since(graph, begin, large)
         del graph.node[:]
         graph.node.extend(written)
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                _define(inner, opset)
+                _define(inner, opset, large)
 
 
 def _definition(node: onnx.NodeProto) -> Define | None:
@@ -43,11 +50,13 @@ def _definition(node: onnx.NodeProto) -> Define | None:
     return _OF_MICROSOFT.get(node.op_type) if node.domain == MICROSOFT else None
 
 
-def _defined(node: onnx.NodeProto, graph: onnx.GraphProto, types: dict[str, int], opset: int) -> list[onnx.NodeProto]:
+def _defined(
+    node: onnx.NodeProto, graph: onnx.GraphProto, types: dict[str, int], opset: int, large: dict[str, np.ndarray]
+) -> list[onnx.NodeProto]:
     define = _definition(node)
     if define is None:
         return [node]
-    made = Definition(node, graph, types, opset)
+    made = Definition(node, graph, types, opset, large=large)
     define(made)
     return made.nodes
 

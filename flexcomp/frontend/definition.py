@@ -18,13 +18,17 @@ _SIZES_ARE_AN_INPUT = 13  # opset from which on sizes of Split and axes of Unsqu
 
 
 class Definition:
-    """One node, and the nodes that replace it. `types`: of constants. `shapes`: as far as the definition asks."""
+    """One node, and the nodes that replace it.
+
+    `types`: of constants. `shapes`: as far as the definition asks. `large`: weights that are no initialisers of the graph.
+    """
 
     def __init__(
         self, node: onnx.NodeProto, graph: onnx.GraphProto, types: Mapping[str, int], opset: int,
-        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None, large: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
         self.node, self.graph, self.types, self.opset, self.shapes = node, graph, types, opset, shapes or {}
+        self.large = large or {}
         self.name = node.name or next(filter(None, node.output))
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.nodes: list[onnx.NodeProto] = []
@@ -94,6 +98,8 @@ class Definition:
 
     def value(self, i: int) -> np.ndarray | None:
         """The value of input `i`, if the input is a constant."""
+        if self.input(i) in self.large:
+            return self.large[self.input(i)]
         found = next((tensor for tensor in self.graph.initializer if tensor.name == self.input(i)), None)
         return None if found is None else numpy_helper.to_array(found)
 

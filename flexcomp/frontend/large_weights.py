@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx
@@ -17,23 +17,26 @@ from onnx.external_data_helper import uses_external_data
 
 from flexcomp.frontend.domains import all_nodes
 from flexcomp.frontend.external_data import hold, read_external
+from flexcomp.frontend.quantised.four_bits import WIDENED, widened
 
 _LEAST_ELEMENTS = 1 << 18
 _TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-_READ_AS_VALUES = ("GatherBlockQuantized", "MatMulNBits")
-LEAST_NBYTES = 2 * _LEAST_ELEMENTS  # in a file: nothing large has fewer bytes
+_INTEGERS = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
+# Operators whose weights have a scale for each block, and the inputs that hold integers.
+_IN_BLOCKS = {"DequantizeLinear": (0, 2), "GatherBlockQuantized": (0, 3), "MatMulNBits": (1, 3)}
+LEAST_NBYTES = _LEAST_ELEMENTS // 2  # in a file: nothing large has fewer bytes
 
 
 def copy_without_large(source: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
     """A copy of a model without raw data of large weights, and these data by the positions of initialisers."""
-    model, raw = onnx.ModelProto(), {}
+    model, raw, large = onnx.ModelProto(), {}, _Large(source.graph)
     _copy(source, model, "graph")
     if source.HasField("graph"):
         model.graph.SetInParent()
         _copy(source.graph, model.graph, "initializer")
     for position, tensor in enumerate(source.graph.initializer):
         copy = model.graph.initializer.add()
-        if _is_large(tensor) and tensor.HasField("raw_data"):
+        if tensor in large and tensor.HasField("raw_data"):
             _copy(tensor, copy, "raw_data")
             raw[position] = np.frombuffer(tensor.raw_data, np.uint8)
         else:
@@ -44,25 +47,25 @@ def copy_without_large(source: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[i
 def set_aside(graph: onnx.GraphProto, raw: Mapping[int, np.ndarray], folder: str) -> dict[str, np.ndarray]:
     """Replace large initialisers by inputs at the end of the graph, and return their values.
 
-    `raw`: data that the initialisers lack, by position. `folder`: of external data. Invalid tensors stay in place, whole, and
-    scales of blocks, which definitions of operators read. Raises the errors of reading external data.
+    `raw`: data that the initialisers lack, by position. `folder`: of external data. Invalid tensors stay in place, whole.
+    Weights in blocks of 4 bits that are only dequantised become ones of 8. Raises the errors of reading external data.
     """
     names = Counter(tensor.name for tensor in graph.initializer)
-    names.update(name for node in all_nodes(graph) if node.op_type in _READ_AS_VALUES for name in node.input)
+    found = _Large(graph)
     listed = {info.name for info in graph.input}  # old files list initialisers as inputs as well
     large: dict[str, np.ndarray] = {}
     small = []
     for position, tensor in enumerate(graph.initializer):
         data = raw.get(position)
         array = None
-        if tensor.name and names[tensor.name] == 1 and _is_large(tensor):
+        if tensor.name and names[tensor.name] == 1 and tensor in found:
             if data is None and uses_external_data(tensor):
                 data = read_external(tensor, folder)
             array = _array(tensor, data)
         if array is not None:
             large[tensor.name] = array
             if tensor.name not in listed:
-                graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+                graph.input.append(_input(tensor.name, array))
             continue
         if data is not None:
             hold(tensor, data)
@@ -70,6 +73,17 @@ def set_aside(graph: onnx.GraphProto, raw: Mapping[int, np.ndarray], folder: str
     del graph.initializer[:]
     graph.initializer.extend(small)
     return large
+
+
+def set_aside_since(graph: onnx.GraphProto, begin: int, large: dict[str, np.ndarray]) -> None:
+    """The same for initialisers from position `begin` on, made by definitions of operators; their values join `large`."""
+    made = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in graph.initializer[begin:]]
+    for tensor in made:
+        if math.prod(tensor.dims) >= _LEAST_ELEMENTS and tensor.data_type in (*_TYPES, *_INTEGERS):
+            large[tensor.name] = numpy_helper.to_array(tensor)
+            graph.input.append(_input(tensor.name, large[tensor.name]))
+    del graph.initializer[begin:]
+    graph.initializer.extend(tensor for tensor in made if tensor.name not in large)
 
 
 def names_read(graph: onnx.GraphProto) -> set[str]:
@@ -83,19 +97,44 @@ def names_read(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
-def _is_large(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type in _TYPES and min(tensor.dims, default=0) > 0 and math.prod(tensor.dims) >= _LEAST_ELEMENTS
+class _Large:
+    """Which initialisers of a graph are large weights: floats, and integers that have a scale for each block."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._read_as: dict[str, set[str]] = {}  # by tensor the operators that read it in blocks; none is another reader
+        for node in all_nodes(graph):
+            has_blocks = node.op_type != "DequantizeLinear" or any(a.name == "block_size" and a.i > 0 for a in node.attribute)
+            places = _IN_BLOCKS.get(node.op_type, ()) if has_blocks else ()
+            for i, name in enumerate(node.input):
+                self._read_as.setdefault(name, set()).add(node.op_type if i in places else "")
+
+    def __contains__(self, tensor: onnx.TensorProto) -> bool:
+        if min(tensor.dims, default=0) <= 0 or math.prod(tensor.dims) < _LEAST_ELEMENTS:
+            return False
+        readers: Collection[str] = self._read_as.get(tensor.name, {""})
+        if tensor.data_type in WIDENED:
+            return readers == {"DequantizeLinear"}
+        return tensor.data_type in _TYPES or (tensor.data_type in _INTEGERS and "" not in readers)
 
 
 def _array(tensor: onnx.TensorProto, data: np.ndarray | None) -> np.ndarray | None:
     """The value of a tensor, or None if its data do not fit its type."""
+    wide = WIDENED.get(tensor.data_type)
     if data is None:
         try:
-            return numpy_helper.to_array(tensor)
+            array = numpy_helper.to_array(tensor)
         except (TypeError, ValueError):
             return None
+        return array if wide is None else array.astype(wide)
+    count = math.prod(tensor.dims)
+    if wide is not None:
+        return widened(data, count, wide).reshape(tensor.dims) if data.nbytes == -(-count // 2) else None
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    return data.view(dtype).reshape(tensor.dims) if data.nbytes == math.prod(tensor.dims) * dtype.itemsize else None
+    return data.view(dtype).reshape(tensor.dims) if data.nbytes == count * dtype.itemsize else None
+
+
+def _input(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 
 def _copy(source, target, without: str) -> None:

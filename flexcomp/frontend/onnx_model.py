@@ -242,7 +242,7 @@ def simplify_onnx(
     declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
     require_consistent(model)
     fixed = {i.name: i for i in inputs}
-    define_operators(model)
+    define_operators(model, large)
     _forget_old_shapes(model)
     model = expand_functions(widen(model), source.allowance)
     count_selected(model)

@@ -168,21 +168,45 @@ def test_large_weights_that_are_wrong_are_refused(fault, where, tmp_path):
         read_onnx(network if where == "memory" else tmp_path / "n.onnx")
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_large_scales_of_blocks_are_read(tmp_path, apart):
-    """As of a vocabulary of 32,000 tokens: definitions of operators compute with scales."""
-    rng, rows = np.random.default_rng(0), 8192  # times 32 blocks: as many scales as a weight has that is set aside
+def in_blocks() -> onnx.ModelProto:
+    """Rows of a table, a product with the same numbers, and one with those of a type of 4 bits; all have 32 blocks in a row."""
+    rng, rows = np.random.default_rng(0), 8192  # times 32 blocks: as many scales as a large weight has elements
     scales = rng.uniform(0.01, 0.03, rows * 32).astype("f4")
     weights = {"w": rng.integers(0, 256, (rows, 32, 16)).astype("u1"), "s": scales, "t": scales.reshape(rows, 32)}
     weights["table"] = weights["w"].reshape(rows, -1)
+    weights["signed"] = helper.make_tensor("signed", TensorProto.INT4, (rows, 1024), weights["w"].tobytes(), raw=True)
     sizes = {"bits": 4, "block_size": 32, "domain": "com.microsoft"}
     nodes = [
         helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT64),
         helper.make_node("GatherBlockQuantized", ["table", "i", "t"], ["g"], quantize_axis=1, **sizes),
-        helper.make_node("MatMulNBits", ["g", "w", "s"], ["y"], N=rows, K=1024, **sizes),
+        helper.make_node("MatMulNBits", ["g", "w", "s"], ["m"], N=rows, K=1024, **sizes),
+        helper.make_node("DequantizeLinear", ["signed", "t"], ["d"], axis=1, block_size=32),
+        helper.make_node("MatMul", ["m", "d"], ["y"]),
     ]
-    model = blocks.graph(nodes, np.zeros(1, "f4"), weights)
-    path = tmp_path / "model.onnx"
-    onnx.save(model, path, save_as_external_data=apart, location="data", size_threshold=0)
-    simple = simplified(path)
-    assert not simple.large and {node.op_type for node in simple.proto.graph.node} >= {"DequantizeLinear"}
+    return blocks.graph(nodes, np.zeros(1, "f4"), weights)
+
+
+@pytest.mark.parametrize("kept", ["in memory", "in the file", "apart"])
+def test_large_weights_in_blocks_are_set_aside(tmp_path, kept):
+    model, path = in_blocks(), tmp_path / "model.onnx"
+    if kept != "in memory":
+        onnx.save(in_blocks(), path, save_as_external_data=kept == "apart", location="data", size_threshold=0)
+    simple = simplified(model if kept == "in memory" else path)
+    assert simple.proto.ByteSize() < 1 << 16
+    readers = [node for node in simple.proto.graph.node if node.op_type == "DequantizeLinear"]
+    packed = numpy_helper.to_array(next(tensor for tensor in model.graph.initializer if tensor.name == "table"))
+    numbers = np.stack([packed & 15, packed >> 4], -1).reshape(8192, 1024)
+    signed = np.where(numbers < 8, numbers.astype("i1"), numbers.astype("i1") - 16)
+    assert len(readers) == 3
+    for node in readers:
+        np.testing.assert_array_equal(simple.large[node.input[0]], signed if node.output[0] == "d" else numbers)
+        assert simple.large[node.input[1]].size == 8192 * 32
+
+
+def test_large_integers_that_others_read_stay(tmp_path):
+    """Passes over shapes and indices know them."""
+    model = in_blocks()
+    model.graph.node.append(helper.make_node("Cast", ["table"], ["all"], to=TensorProto.FLOAT))
+    model.graph.output.append(helper.make_tensor_value_info("all", TensorProto.FLOAT, None))
+    large = read_onnx(model).large
+    assert "table" not in large and {"w", "s", "t", "signed"} <= {*large}

@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from flexcomp.frontend.definition import Define, Definition
 from flexcomp.frontend.quantised.dynamic_lstm import define as _dynamic_lstm
+from flexcomp.frontend.quantised.four_bits import WIDENED
 from flexcomp.frontend.quantised.rows_in_blocks import define as _rows_in_blocks
 from flexcomp.frontend.quantised.weights_in_blocks import define as _product_with_blocks
 
-_WIDENED = {TensorProto.INT4: np.int8, TensorProto.UINT4: np.uint8}
 _SOFTMAX_CHANGED = 13  # opset from which on it is along one axis
 
 
@@ -168,7 +168,7 @@ OF_MICROSOFT: dict[str, Define] = {
 def widen_four_bits(graph: onnx.GraphProto) -> None:
     """Weights of 4 bits that are only dequantised become ones of 8."""
     for tensor in graph.initializer:
-        readers = [node for node in graph.node if tensor.name in node.input] if tensor.data_type in _WIDENED else []
-        if tensor.data_type in _WIDENED and all(node.op_type == "DequantizeLinear" for node in readers):
-            wide = numpy_helper.to_array(tensor).astype(_WIDENED[tensor.data_type])
+        readers = [node for node in graph.node if tensor.name in node.input] if tensor.data_type in WIDENED else []
+        if tensor.data_type in WIDENED and all(node.op_type == "DequantizeLinear" for node in readers):
+            wide = numpy_helper.to_array(tensor).astype(WIDENED[tensor.data_type])
             tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from flexcomp.frontend.definition import Definition
-from flexcomp.frontend.quantised.weights_in_blocks import SCALES, unpacked
+from flexcomp.frontend.quantised.four_bits import unpacked
+from flexcomp.frontend.quantised.weights_in_blocks import SCALES
 
 
 def define(made: Definition) -> None:

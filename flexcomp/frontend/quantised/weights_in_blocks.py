@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flexcomp.frontend.definition import Definition
+from flexcomp.frontend.quantised.four_bits import unpacked
 
 SCALES = (np.float32, np.float16)
 _SIZES = (16, 32, 64, 128, 256)
@@ -46,8 +47,3 @@ def define(made: Definition) -> None:
     given = [made.constant(one) for one in (weights, scales.reshape(rows, blocks), zero)]
     real = made.emit("DequantizeLinear", given, axis=1, block_size=size)
     made.product(made.input(0), made.emit("Transpose", [real], perm=[1, 0]), 5)
-
-
-def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """uint8[…, numbers]: of 4 bits, the lower half of a byte comes first."""
-    return packed if bits == 8 else np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
