@@ -20,11 +20,12 @@ from flexcomp.frontend.external_data import hold, read_external
 from flexcomp.frontend.quantised.four_bits import WIDENED, widened
 
 _LEAST_ELEMENTS = 1 << 18
+_LEAST_IN_BLOCKS = 1 << 12  # of which a decoder has hundreds
 _TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 _INTEGERS = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
-# Operators whose weights have a scale for each block, and the inputs that hold integers.
-_IN_BLOCKS = {"DequantizeLinear": (0, 2), "GatherBlockQuantized": (0, 3), "MatMulNBits": (1, 3)}
-LEAST_NBYTES = _LEAST_ELEMENTS // 2  # in a file: nothing large has fewer bytes
+# Operators whose weights have a scale for each block, and the inputs that hold integers, scales and zero points.
+_IN_BLOCKS = {"DequantizeLinear": (0, 1, 2), "GatherBlockQuantized": (0, 2, 3), "MatMulNBits": (1, 2, 3)}
+LEAST_NBYTES = _LEAST_ELEMENTS // 2  # in a file: what has fewer bytes may well be copied once
 
 
 def copy_without_large(source: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
@@ -76,10 +77,10 @@ def set_aside(graph: onnx.GraphProto, raw: Mapping[int, np.ndarray], folder: str
 
 
 def set_aside_since(graph: onnx.GraphProto, begin: int, large: dict[str, np.ndarray]) -> None:
-    """The same for initialisers from position `begin` on, made by definitions of operators; their values join `large`."""
+    """The same for initialisers from position `begin` on, made by definitions; their values join `large`."""
     made = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in graph.initializer[begin:]]
     for tensor in made:
-        if math.prod(tensor.dims) >= _LEAST_ELEMENTS and tensor.data_type in (*_TYPES, *_INTEGERS):
+        if math.prod(tensor.dims) >= _LEAST_IN_BLOCKS and tensor.data_type in (*_TYPES, *_INTEGERS):
             large[tensor.name] = numpy_helper.to_array(tensor)
             graph.input.append(_input(tensor.name, large[tensor.name]))
     del graph.initializer[begin:]
@@ -109,12 +110,13 @@ class _Large:
                 self._read_as.setdefault(name, set()).add(node.op_type if i in places else "")
 
     def __contains__(self, tensor: onnx.TensorProto) -> bool:
-        if min(tensor.dims, default=0) <= 0 or math.prod(tensor.dims) < _LEAST_ELEMENTS:
-            return False
         readers: Collection[str] = self._read_as.get(tensor.name, {""})
+        in_blocks = "" not in readers
+        if min(tensor.dims, default=0) <= 0 or math.prod(tensor.dims) < (_LEAST_IN_BLOCKS if in_blocks else _LEAST_ELEMENTS):
+            return False
         if tensor.data_type in WIDENED:
             return readers == {"DequantizeLinear"}
-        return tensor.data_type in _TYPES or (tensor.data_type in _INTEGERS and "" not in readers)
+        return tensor.data_type in _TYPES or (in_blocks and tensor.data_type in _INTEGERS)
 
 
 def _array(tensor: onnx.TensorProto, data: np.ndarray | None) -> np.ndarray | None:

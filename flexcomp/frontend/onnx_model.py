@@ -244,7 +244,7 @@ def simplify_onnx(
     fixed = {i.name: i for i in inputs}
     define_operators(model, large)
     _forget_old_shapes(model)
-    model = expand_functions(widen(model), source.allowance)
+    model = expand_functions(widen(model, large), source.allowance)
     count_selected(model)
     fold_constants(model, source.allowance)
     choices: list[Choice] = []

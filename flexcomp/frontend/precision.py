@@ -18,11 +18,15 @@ _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _TYPES = ("dtype", "output_dtype", "softmax_precision", "stash_type")
 
 
-def widen(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Make a model compute in float32 instead of 16-bit floats. Changes `model`; its inputs and outputs keep their types."""
+def widen(model: onnx.ModelProto, large: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """Make a model compute in float32 instead of 16-bit floats. Changes `model`; its inputs and outputs keep their types.
+
+    Weights in `large`, which are inputs here, keep theirs, too, but for scales: passes look at these.
+    """
     graph = model.graph
     if not _has_narrow(graph):
         return model
+    _widen_scales(graph, large)
     like = _types_of_likes(model)
     renamed = _at_the_border(graph)
     _widen_graph(graph, renamed, like)
@@ -33,6 +37,14 @@ def widen(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.node.extend([*casts_in, *rest])
     del graph.value_info[:]
     return model
+
+
+def _widen_scales(graph: onnx.GraphProto, large: dict[str, np.ndarray]) -> None:
+    scales = {node.input[1] for inner in _graphs(graph) for node in inner.node if node.op_type == "DequantizeLinear"}
+    for info in graph.input:
+        if info.name in large and info.name in scales and _tensor_type(info) in _NARROW:
+            large[info.name] = large[info.name].astype(np.float32)
+            info.type.tensor_type.elem_type = TensorProto.FLOAT
 
 
 def _tensor_type(info: onnx.ValueInfoProto) -> int:
