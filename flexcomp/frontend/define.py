@@ -10,7 +10,7 @@ import onnx
 from flexcomp.frontend import contrib
 from flexcomp.frontend.definition import MICROSOFT, Define, Definition
 from flexcomp.frontend.domains import DEFAULT
-from flexcomp.frontend.large_weights import set_aside_since
+from flexcomp.frontend.large_weights import leave_out_unread, set_aside_since
 from flexcomp.frontend.quantised import OF_MICROSOFT, OF_ONNX, widen_four_bits
 
 _OF_MICROSOFT = {**OF_MICROSOFT, **contrib.DEFINITIONS}
@@ -23,6 +23,7 @@ def define_operators(model: onnx.ModelProto, large: dict[str, np.ndarray]) -> No
     """
     opset = next((o.version for o in model.opset_import if o.domain in DEFAULT), 1)
     _define(model.graph, opset, large, is_outermost=True)
+    leave_out_unread(model.graph, large)
     contrib.define_by_shape(model, opset)
 
 

@@ -87,6 +87,16 @@ def set_aside_since(graph: onnx.GraphProto, begin: int, large: dict[str, np.ndar
     graph.initializer.extend(tensor for tensor in made if tensor.name not in large)
 
 
+def leave_out_unread(graph: onnx.GraphProto, large: dict[str, np.ndarray]) -> None:
+    """Large weights that nothing reads any more are gone: onnxslim compares each input with each tensor."""
+    read = names_read(graph)
+    kept = [info for info in graph.input if info.name in read or info.name not in large]
+    del graph.input[:]
+    graph.input.extend(kept)
+    for name in large.keys() - read:
+        del large[name]
+
+
 def names_read(graph: onnx.GraphProto) -> set[str]:
     """All names that nodes and outputs of a graph read, inner graphs included."""
     names = {output.name for output in graph.output}

@@ -265,7 +265,7 @@ def simplify_onnx(
     require_fixed(model.graph)
     require_known_types(model)
     require_countable(model.graph)
-    model = slim(model)
+    model = slim(model, large)
     compute_on_integers(model)
     recognise_cache_writes(model)
 

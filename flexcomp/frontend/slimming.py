@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -20,6 +20,7 @@ from onnx import numpy_helper
 from flexcomp.frontend.fold import LARGEST
 from flexcomp.frontend.inference import forget_shapes, infer, inferred_shapes, static_types
 from flexcomp.frontend.onnxslim_alone import onnxslim
+from flexcomp.frontend.weight_nodes import with_weight_nodes, without_weight_nodes
 
 get_fusion_patterns = onnxslim.core.pattern.registry.get_fusion_patterns
 OnnxGraphSurgeonException = onnxslim.third_party.onnx_graphsurgeon.util.exception.OnnxGraphSurgeonException
@@ -43,11 +44,14 @@ _ERRORS = (
 )  # fmt: skip
 
 
-def slim(model: onnx.ModelProto) -> onnx.ModelProto:
-    """With fewer nodes, and shapes inferred. The model itself, with a warning, where onnxslim fails or changes a shape."""
+def slim(model: onnx.ModelProto, large: Collection[str] = ()) -> onnx.ModelProto:
+    """With fewer nodes, and shapes inferred. The model itself, with a warning, where onnxslim fails or changes a shape.
+
+    `large`: inputs that stand in for weights.
+    """
     given = inferred_shapes(model)
     try:
-        result = _slimmed(given)
+        result = _slimmed(given, large)
         if (problem := _contradiction(given, result)) is None:
             return result
     except _ERRORS as error:
@@ -58,13 +62,14 @@ def slim(model: onnx.ModelProto) -> onnx.ModelProto:
     return given
 
 
-def _slimmed(given: onnx.ModelProto) -> onnx.ModelProto:
+def _slimmed(given: onnx.ModelProto, large: Collection[str]) -> onnx.ModelProto:
     places = {name: place for node in given.graph.node for place, name in enumerate(node.output) if name}
     allowed = _PATTERNS - set(_left_out(given.graph))
     skipped = [name for name in get_fusion_patterns() if name not in allowed]
     merging = ["weight_tying", "subexpression_elimination"] if _has_negative_zero(given.graph) else None
     options = {"size_threshold": _MOST_FOLDED_NBYTES, "skip_fusion_patterns": skipped, "skip_optimizations": merging}
-    model = onnxslim.slim(given, no_shape_infer=True, **options)
+    model = onnxslim.slim(with_weight_nodes(given, large), no_shape_infer=True, **options)
+    without_weight_nodes(model, given)
     _put_results_back(model.graph, places)
     return model
 
