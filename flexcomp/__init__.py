@@ -15,8 +15,7 @@
     FlexcompError     of the kinds ArtifactError, BudgetError, CompilerError, DeviceError, ExecutionError, InputError,
                       ModelError, RefusedError, StorageError, TargetError, TuningError, UnsupportedModelError
 
-help(flexcomp.build) and help(flexcomp.load) explain the options. Names are imported on first use: loading and running a
-compiled network never imports the compiler.
+help(flexcomp.build) explains options. Names are imported on first use: running a network never imports the compiler.
 """
 
 from __future__ import annotations

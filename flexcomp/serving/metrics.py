@@ -42,8 +42,8 @@ _MODEL_COUNTERS = (
 # Of a decoder: name here, whether it only grows, description, and how it is found.
 _DECODER: tuple[tuple[str, bool, str, Callable[[LanguageModel], int]], ...] = (
     ("budget_bytes", False, "Memory that a decoder with its caches may take", lambda one: one.budget),
-    ("arena_bytes", False, "Memory of its plan, with that of its draft", lambda one: _total(one, "arena_bytes")),
-    ("arena_resident_bytes", False, "Of that, bytes in memory now", lambda one: sum(s.resident_arena() for s in one.sessions)),
+    ("arena_bytes", False, "Memory of the plan in use, with that of its draft", lambda one: _total(one, "arena_bytes")),
+    ("arena_resident_bytes", False, "Bytes of arenas in memory now", lambda one: sum(s.resident_arena() for s in one.sessions)),
     ("saved_cache_bytes", False, "Caches of conversations that wait for their turn", lambda one: one.turns.saved_nbytes),
     ("saved_cache_limit_bytes", False, "Caches that may be saved", lambda one: one.turns.limit),
     ("replies", False, "Replies that take turns", lambda one: one.turns.lengths[0]),

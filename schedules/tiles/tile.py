@@ -175,7 +175,7 @@ def _blocks(channels: int, unit: VectorUnit, most_vectors: int) -> Sequence[int]
     step = max(unit.width, _CHANNELS_BY_LANE) if unit.by_lane else max(unit.width // 2, 1)
     if unit.by_lane and channels < step:
         step = unit.width
-    return range(step, most_vectors * unit.width + 1, step) if channels >= step else [channels]
+    return range(step, max(step, most_vectors * unit.width) + 1, step) if channels >= step else [channels]
 
 
 def _alias_rows(unit: VectorUnit) -> int:

@@ -361,7 +361,7 @@ def test_a_draft_in_the_same_budget(decoder_library, draft_library, alone):
         assert told("tokens_total") == sum(one["usage"]["completion_tokens"] for one in asked)
         assert told("prompt_tokens_total") == sum(one["usage"]["prompt_tokens"] for one in asked)
         assert 0 < told("arena_bytes") + told("saved_cache_limit_bytes") <= told("budget_bytes") <= budget - 1_000_000
-        assert 0 < told("arena_resident_bytes") <= told("arena_bytes") + (1 << 16)  # whole pages
+        assert 0 < told("arena_resident_bytes") <= told("budget_bytes")  # also of another shape's plan
         assert told("read_bytes_total") > 0 and 0 <= told("right_tokens_total") <= told("tried_tokens_total")
         assert 0 <= told("saved_cache_bytes") <= told("saved_cache_limit_bytes")
         assert told("replies") == told("waiting") == 0
