@@ -27,6 +27,7 @@ import onnxruntime
 
 import flexcomp
 from benchmarks.cgroup import memory_group
+from benchmarks.peers.page_cache import forget_files
 from benchmarks.results import Results, Table, json_option
 from flexcomp.runtime import Session, pool_bytes
 
@@ -94,7 +95,9 @@ def _timed(logits: Callable[[np.ndarray, int], np.ndarray], chunks: Sequence[np.
 
 
 def by_llama(python: Path, model: Path, threads: int, sizes: Sizes, prompt: int, count: int, limit: int | None) -> Timed:
-    """In a process of its own; `limit` is that of its control group, in which it maps the file."""
+    """In a process of its own; `limit` is that of its control group, in which it maps the file and to which its pages count."""
+    if limit is not None:
+        forget_files([model])  # pages that are in memory already count to the group that read them
     given = [python, WORKER, model, threads, prompt, count, sizes.capacity, int(limit is not None)]
     with nullcontext() if limit is None else memory_group(limit) as group:
         done = subprocess.run([*(group.prefix if group else []), *map(str, given)], capture_output=True, text=True, check=False)
