@@ -45,6 +45,7 @@ flexcomp_stats StatsOf(Session& session) {
   made.prepared_bytes = state.stats.prepared_bytes;
   made.prepare_s = state.stats.prepare_s;
   made.help_s = state.stats.help_s;
+  made.shape = static_cast<uint32_t>(state.shape);
   return made;
 }
 

@@ -97,6 +97,7 @@ flexcomp_stats Member::Stats() const {
   if (Has(session, "prepared_bytes")) made.prepared_bytes = CountOf(session, "prepared_bytes");
   if (Has(session, "prepare_ms")) made.prepare_s = SecondsOf(session, "prepare_ms");
   if (Has(session, "help_ms")) made.help_s = SecondsOf(session, "help_ms");
+  if (Has(session, "shape")) made.shape = static_cast<uint32_t>(CountOf(session, "shape"));
   return made;
 }
 

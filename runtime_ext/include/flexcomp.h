@@ -341,6 +341,7 @@ typedef struct flexcomp_stats {
   uint64_t prepared_bytes; /* bytes of weights that were made from read ones, in the kernels' form */
   double prepare_s; /* the loading thread made such weights */
   double help_s;    /* a part of stall_s: kernels that waited made such weights */
+  uint32_t shape;   /* in use: flexcomp_current_budget tells its plan */
 } flexcomp_stats;
 
 FLEXCOMP_API flexcomp_status flexcomp_get_stats(flexcomp_session *session, flexcomp_stats *stats);

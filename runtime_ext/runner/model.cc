@@ -87,7 +87,6 @@ uint32_t Model::ShapeFor(const ShapesByName& given) const {
 }
 
 void Model::Take(uint32_t shape, const ShapesByName& given) {
-  shape_ = shape;
   if (shape_count_ > 1) Require(flexcomp_use_shape(session(), shape));
   const std::vector<Port> whole = PortsOf(session(), FLEXCOMP_INPUT, shape);
   inputs_ = Sized(whole, whole, given);
@@ -96,12 +95,13 @@ void Model::Take(uint32_t shape, const ShapesByName& given) {
 }
 
 std::vector<flexcomp_budget_info> Model::Ladder() const {
+  const uint32_t shape = Stats().shape;
   uint32_t count;
-  Require(flexcomp_budget_count(session(), shape_, &count));
+  Require(flexcomp_budget_count(session(), shape, &count));
   const uint64_t smallest = info().smallest;
   std::vector<flexcomp_budget_info> ladder;
   for (uint32_t i = 0; i < count; ++i) {
-    const auto rung = Got<flexcomp_budget_info>(flexcomp_describe_budget, session(), shape_, i);
+    const auto rung = Got<flexcomp_budget_info>(flexcomp_describe_budget, session(), shape, i);
     if (rung.budget >= smallest || i + 1 == count) ladder.push_back(rung);
   }
   return ladder;
@@ -113,7 +113,9 @@ uint32_t Model::rung() const {
   return index;
 }
 
-flexcomp_budget_info Model::Plan() const { return Got<flexcomp_budget_info>(flexcomp_describe_budget, session(), shape_, rung()); }
+flexcomp_budget_info Model::Plan() const {
+  return Got<flexcomp_budget_info>(flexcomp_describe_budget, session(), Stats().shape, rung());
+}
 
 void Model::Run(const Inputs& inputs, const Look& look) const {
   if (reset_state_) Require(flexcomp_reset_states(session()));

@@ -48,7 +48,7 @@ class Model {
 
   SessionHandle session_;
   uint64_t asked_ = 0;
-  uint32_t shape_ = 0, shape_count_ = 1;
+  uint32_t shape_count_ = 1;
   std::vector<Port> inputs_, outputs_;
   bool padded_ = false;  // the session pads inputs and cuts outputs, which have memory of their own
   const bool reset_state_;

@@ -49,7 +49,10 @@ def test_tokens_are_those_of_python(decoder_library, wanted, budget):
     assert report["arena_bytes"] <= report["budget_bytes"] and report["peak_rss_bytes"] >= report["idle_rss_bytes"]
     with flexcomp.load(decoder_library, budget, threads=1) as session:
         list(Generator(session, speculate=False).reply(PROMPT, 12))
-        assert report["bytes_read"] == session.stats()["total_bytes_read"]
+        stats = session.stats()
+        assert report["bytes_read"] == stats["total_bytes_read"]
+        plan = {name: stats[name] for name in ("rung", "budget_bytes", "arena_bytes")}
+        assert {name: report[name] for name in plan} == plan and stats["shape"], "of the shape of a token"
 
 
 def test_it_ends_before_a_token_of_stop(decoder_library, wanted):
