@@ -68,8 +68,10 @@ class Previous {
     if (first_ >= end_) first_ = end_ = std::min(least_begin, computed_);
     for (; end_ < computed_; ++end_)
       if (const double total = before_[end_] + Computing(end_); total < total_) total_ = total, best_ = end_;
-    for (; first_ > least_begin;)
-      if (const double total = before_[--first_] + Computing(first_); total <= total_) total_ = total, best_ = first_;
+    while (first_ > least_begin) {
+      --first_;
+      if (const double total = before_[first_] + Computing(first_); total <= total_) total_ = total, best_ = first_;
+    }
     int64_t at = std::max(least_begin, computed_);
     if (at >= start_ || least_[at] + reading >= total_) return {total_, best_};
     const double total = least_[at] + reading;
