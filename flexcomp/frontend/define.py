@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx
 
 from flexcomp.frontend import contrib
 from flexcomp.frontend.definition import MICROSOFT, Define, Definition
-from flexcomp.frontend.domains import DEFAULT
+from flexcomp.frontend.domains import DEFAULT, all_nodes
 from flexcomp.frontend.large_weights import leave_out_unread, set_aside_since
 from flexcomp.frontend.quantised import OF_MICROSOFT, OF_ONNX, widen_four_bits
 
@@ -22,9 +22,23 @@ def define_operators(model: onnx.ModelProto, large: dict[str, np.ndarray]) -> No
     Raises UnsupportedModelError for what has no definition here.
     """
     opset = next((o.version for o in model.opset_import if o.domain in DEFAULT), 1)
+    _tell_apart(all_nodes(model.graph))
     _define(model.graph, opset, large, is_outermost=True)
     leave_out_unread(model.graph, large)
     contrib.define_by_shape(model, opset)
+
+
+def _tell_apart(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Nodes that share a name, against ONNX's rules, get names of their own: tensors of definitions are named after nodes."""
+    taken: set[str] = set()
+    for node in nodes:
+        name = first = node.name or next(filter(None, node.output), "")
+        number = 1
+        while name in taken:
+            name, number = f"{first}_{number}", number + 1
+        taken.add(name)
+        if name != first:
+            node.name = name
 
 
 def _define(graph: onnx.GraphProto, opset: int, large: dict[str, np.ndarray], is_outermost: bool = False) -> None:

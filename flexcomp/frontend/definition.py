@@ -92,7 +92,7 @@ class Definition:
 
     def constant(self, value: np.ndarray) -> str:
         """An initialiser."""
-        name = f"{self.name}/constant_{len(self.graph.initializer)}"
+        name = f"{self.name}/constant_{len(self.graph.initializer) + len(self.large)}"
         self.graph.initializer.append(numpy_helper.from_array(value, name))
         return name
 
