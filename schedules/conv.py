@@ -7,7 +7,8 @@ pointwise convolutions are the case without neighbours.
    [first, first + count).
 2. Tasks are (part of the output, block), the block innermost, so that the part's input stays in the cache while the
    panels stream past. A part is a band of rows, or a range of tiles where neighbours do not matter; there are
-   enough for equal shares of all threads (schedules/tiles/parts.py).
+   enough for equal shares of all threads (schedules/tiles/parts.py). In one pass the part is innermost: the block's weights
+   stay in the cache while the input streams past.
 3. A row of pixels is cut evenly into tiles of at most `tile.rows` pixels. Accumulators start as the bias, live
    in registers over the whole reduction and pass through the epilogue before the only store. The
    epilogue's tensors are fetched into the cache while the reduction runs.
@@ -71,13 +72,13 @@ _NEON = 4  # float32 lanes
 _EARLY_LOADS = 5
 
 
-def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
+def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1, one_pass: bool = False) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y), cut for `threads` threads.
 
     x is spec.dtype[batch, height, width, in_channels], y and the tensors spec.dtype[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer.
     """
-    return DirectEmitter(spec, as_row(spec), tile, vector_width, threads).prim_func()
+    return DirectEmitter(spec, as_row(spec), tile, vector_width, threads, one_pass).prim_func()
 
 
 def as_row(spec: ConvSpec) -> ConvSpec:
@@ -122,14 +123,19 @@ def _units(spec: ConvSpec, tile: Tile) -> int:
     return math.ceil(spec.out_width / tile.rows) if spec.pointwise else spec.out_height
 
 
-def parts_of(spec: ConvSpec, tile: Tile, panel: Panel, threads: int) -> int:
-    """Parts of the units of an image of which each is computed for all blocks."""
+def parts_of(spec: ConvSpec, tile: Tile, panel: Panel, threads: int, one_pass: bool = False) -> int:
+    """Parts of the units of an image of which each is computed for all blocks, or one after the other for a block."""
+    if one_pass:
+        return choose_parts(_units(spec, tile), panel.blocks * spec.batch, 1, threads)
     wide = 2 if panel.blocks * panel.block_nbytes > _LARGE_NBYTES else 1
     bands = math.ceil(spec.read_nbytes / (wide * _BAND_NBYTES))
-    # Threads that share rows read all weights; threads that share channels read all of the input.
+    return choose_parts(_units(spec, tile), panel.blocks * spec.batch, bands, threads, keeps_rows(spec, panel))
+
+
+def keeps_rows(spec: ConvSpec, panel: Panel) -> bool:
+    """Whether threads share rows, and read all weights, rather than channels, and read all of the input."""
     tensors = spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
-    keeps_rows = 2 * math.prod(panel.shape) <= tensors
-    return choose_parts(_units(spec, tile), panel.blocks * spec.batch, bands, threads, keeps_rows)
+    return 2 * math.prod(panel.shape) <= tensors
 
 
 class DirectEmitter:
@@ -138,7 +144,9 @@ class DirectEmitter:
     multiplies_pairs = True  # of bfloat16, two input channels at a time
     scratch: Sequence[tuple[int, ...]] = ()  # shapes, of float32
 
-    def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int) -> None:
+    def __init__(
+        self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int, one_pass: bool = False
+    ) -> None:
         assert not spec.pointwise or spec.batch == spec.height == 1, "a pointwise convolution is seen as one row"
         self.declared, self.spec, self.tile = declared, spec, tile
         self.together = together(spec, vector_width) if self.multiplies_pairs else 1
@@ -146,7 +154,7 @@ class DirectEmitter:
         self.pieces = pieces(tile.channels, vector_width)
         self.stores = pieces(min(tile.channels, self.panel.group_channels), vector_width)
         self.units = _units(spec, tile)
-        self.parts = parts_of(spec, tile, self.panel, threads)
+        self.parts, self.one_pass = parts_of(spec, tile, self.panel, threads, one_pass), one_pass
         # Their reductions are so short that writing takes longer than computing if the lines are not there yet.
         self.fetches_output = spec.in_channels <= UNROLL_CHANNELS
         self.most_terms = PARTIAL_TERMS[spec.dtype]
@@ -208,8 +216,12 @@ class DirectEmitter:
     def _task(self, task, first, count) -> None:
         spec, panel = self.spec, self.panel
         self.acc, self.total = self._registers()
-        offset = T.bind(task % count)
-        part = T.bind(task // count)
+        if self.one_pass:
+            parts = spec.batch * self.parts
+            offset, part = T.bind(task // parts), T.bind(task % parts)
+        else:
+            offset = T.bind(task % count)
+            part = T.bind(task // count)
         block = T.bind(first + offset)
         start = tirx.min(block % panel.blocks_per_group * panel.block, max(panel.group_channels - panel.block, 0))
         group = block // panel.blocks_per_group

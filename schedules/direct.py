@@ -12,7 +12,7 @@ from . import conv, grouped, one_pixel, widened
 from .direct_work import direct_work
 from .family import DEEP, PRODUCTS, READING, Candidate, Family
 from .row_bands import Bands, row_kernel
-from .tiles.panel import WEIGHT_DTYPES, element_type, panel_of
+from .tiles.panel import WEIGHT_DTYPES, Panel, element_type, panel_of
 from .tiles.spec import ARITHMETIC, ConvSpec
 from .tiles.tile import MOST_VECTORS as LARGEST_BLOCK
 from .tiles.tile import Tile, VectorUnit, choose
@@ -32,19 +32,33 @@ def tile_width(spec: ConvSpec) -> int:
     return spec.batch * spec.height * spec.width if spec.pointwise else spec.out_width
 
 
-def candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
-    """The kernel with a given register tile."""
+def candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit, one_pass: bool = False) -> Candidate:
+    """The kernel with a given register tile, whose weights stay in the cache rather than the input if read in `one_pass`."""
     panel = panel_of(spec, tile.channels, conv.together(spec, unit.width))
-    seen = conv.as_row(spec)
-    parts = seen.batch * conv.parts_of(seen, tile, panel, unit.threads)
-    work = direct_work(spec, tile, unit, parts)
+    reads = 1 if one_pass else _parts(spec, tile, unit, panel)
+    work = direct_work(spec, tile, unit, reads, panel.blocks_per_group if one_pass else 1)
     if tile.depth > 1 and spec.widens and element_type(spec.weights) in _WIDENING:
         work *= 1 + _WIDENING[element_type(spec.weights)] / tile.rows
     # Blocks that overlap compute some results twice.
     disjoint = panel.group_channels % panel.block == 0
     rows, name = row_kernel(_BANDS, spec, unit.width, tile), ("direct", "gemv")[_is_pixel(spec)]
-    code = lambda: conv.kernel(spec, tile, unit.width, unit.threads)  # noqa: E731
-    return Candidate(name, tile, panel, 0, work, code, rows=rows, reads=parts, in_place=disjoint)
+    code = lambda: conv.kernel(spec, tile, unit.width, unit.threads, one_pass)  # noqa: E731
+    variant = "in one pass" if one_pass else ""
+    return Candidate(name, tile, panel, 0, work, code, variant, rows=rows, reads=reads, in_place=disjoint)
+
+
+def _parts(spec: ConvSpec, tile: Tile, unit: VectorUnit, panel: Panel) -> int:
+    """Parts of all images that pass over the weights one after the other."""
+    seen = conv.as_row(spec)
+    return seen.batch * conv.parts_of(seen, tile, panel, unit.threads)
+
+
+def _may_read_once(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> bool:
+    """Whether several parts would each read weights that no core has in a cache of its own."""
+    panel = panel_of(spec, tile.channels, conv.together(spec, unit.width))
+    if panel.blocks * panel.block_nbytes <= unit.memory.second_nbytes or _parts(spec, tile, unit, panel) == 1:
+        return False
+    return unit.threads == 1 or not conv.keeps_rows(conv.as_row(spec), panel)
 
 
 def _is_pixel(spec: ConvSpec) -> bool:
@@ -83,8 +97,10 @@ def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
 
 
 def _with_tile(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Iterator[Candidate]:
-    """The kernel, and the one with weights widened once for many tiles, in scratch, if there is something to gain."""
+    """The kernel, and the ones with weights read or widened once for many tiles, the latter in scratch, where that may gain."""
     direct = candidate(spec, tile, unit)
+    if _may_read_once(spec, tile, unit):
+        yield candidate(spec, tile, unit, one_pass=True)
     yield direct
     if spec.first_taps is None and widened.eligible(spec, tile):
         way = widened.Widened(spec, tile, unit.threads)

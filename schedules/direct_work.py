@@ -30,14 +30,19 @@ def with_products(spec: ConvSpec) -> ConvSpec:
 
 
 @functools.cache
-def direct_work(spec: ConvSpec, tile: Tile, unit: VectorUnit, parts: int = 1) -> float:
-    """Operations at a core's peak that take as long; weights are read once for each of the `parts` of the output."""
+def direct_work(spec: ConvSpec, tile: Tile, unit: VectorUnit, parts: int = 1, blocks: int = 1) -> float:
+    """Operations at a core's peak that take as long.
+
+    Weights are read once for each of the `parts` of the output, and the input once for each of the `blocks` of weights.
+    """
     inside = _taps_inside(spec, 0) * _taps_inside(spec, 1) / (spec.out_height * spec.out_width * math.prod(spec.kernel))
     products = float32_flops(spec) * (unit.pair_cost if spec.dtype == "bfloat16" else 1)
     computed = _DIRECT_FLOPS * products * inside
     rows = 1 if spec.pointwise else spec.batch * spec.out_height
     tiles = rows * math.ceil(spec.batch * spec.out_height * spec.out_width / rows / tile.rows)
-    return computed + result_work(spec) + weight_work(spec, unit.memory, parts, computed, tiles)
+    # The input lies in order: a core asks for it ahead.
+    again = (blocks - 1) * max(0.0, unit.memory.again(spec.batch * spec.read_nbytes) - computed / blocks)
+    return computed + result_work(spec) + weight_work(spec, unit.memory, parts, computed, tiles) + again
 
 
 def result_work(spec: ConvSpec) -> float:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import tvm
 
+from flexcomp.schedules import conv
 from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles import taps as kernel_taps
 from flexcomp.schedules.tiles.first_taps import FirstTaps
+from flexcomp.schedules.tiles.memory import Memory
 from flexcomp.schedules.tiles.narrow_panel import rounded
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
 from flexcomp.schedules.tiles.spec import ConvSpec
@@ -47,6 +49,18 @@ def test_one_pixel_and_odd_numbers_of_channels(dtype):
     """Blocks are of all the channels there, or of a width that pads little."""
     drawn = [ConvSpec(1, 1, 1, 37, channels, weights=dtype) for channels in (2, 9, 22, 26, 50, 91, 104, 200)]
     check_in_slices(drawn, dtype, [VectorUnit(16, 32), VectorUnit(8, 16), VectorUnit(4, 32)])
+
+
+def test_one_pass_over_the_weights(monkeypatch):
+    """A block is computed for all parts of all images before the next one, in groups and shared by threads, too."""
+    monkeypatch.setattr(conv, "_BAND_NBYTES", 1024)
+    units = [VectorUnit(8, 16, threads=threads, memory=Memory(0.0, 0.0, 0, 0)) for threads in (1, 2)]
+    drawn = [
+        ConvSpec(2, 9, 7, 20, 40, (3, 3), padding=(1, 1, 1, 1)), ConvSpec(1, 1, 22, 24, 40), ConvSpec(2, 5, 6, 16, 48, groups=2),
+        ConvSpec(2, 9, 8, 20, 40, (3, 3), padding=(1, 1, 1, 1)),
+    ]  # fmt: skip
+    assert all("in one pass" in str(candidates(spec, units[i % 2])[0]) for i, spec in enumerate(drawn))
+    check_in_slices(drawn, "float32", units)
 
 
 KINDS = ["conv", "depthwise", "grouped"]
