@@ -1,16 +1,19 @@
 """How fast this machine computes and reads, seen from a few kernels of ours: the scale for predicted times of all others.
 
 Families bring these kernels. Each that is limited by arithmetic has a rate of its own. Those that are limited by memory read
-weights that no cache holds, and smaller ones from the last-level cache.
+weights that no cache holds, and smaller ones from the last-level cache, in one thread and in all.
+
+Other work on the machine only slows kernels down: a time is the least of a round's, and rounds go on until two agree.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import tvm_ffi
@@ -24,8 +27,12 @@ from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .machine_code import compile_module
 
-_SECONDS = 0.1  # for each kernel
+_SECONDS = 0.05  # for each kernel in a round
+_MOST_ROUNDS = 6
+VARYING = 1.2  # the least times of two rounds may differ by so many times
 _IN_TURNS = 2  # panels that kernels limited by memory read: the end of one might stay in a cache until its next turn
+_SHARED_IN_TURNS = 16  # threads for which there is another panel: cores have up to 4 MiB of cache each for themselves
+_TOGETHER_NBYTES = 256 << 20  # at least, that threads read together: starting them takes less than a tenth of a millisecond
 # Weights beyond the caches that cores have for themselves, but not beyond the last level.
 _CACHED = ConvSpec(1, 1, 1, 1024, 1024)
 _FEWEST, _MOST = 3, 100  # calls
@@ -39,28 +46,56 @@ class KernelRates:
     memory_bytes_per_s: float
     last_level_bytes_per_s: float = 0.0
     slowness: Mapping[str, float] = field(default_factory=dict)
+    all_memory_bytes_per_s: float = 0.0
+    all_last_level_bytes_per_s: float = 0.0
+    varying: float = 1.0  # by how many times the two best rounds differ, of the kernel with which they differ most
 
 
-def measure_kernels(target: CompileTarget, clock: Callable[[], float] = time.perf_counter) -> KernelRates:
-    """The rates of this machine, for which `target` must be."""
-    probes = representatives(replace(target.vector_unit, threads=1))
+def measure_kernels(
+    target: CompileTarget,
+    clock: Callable[[], float] = time.perf_counter,
+    thread_clock: Callable[[], float] = time.thread_time,
+) -> KernelRates:
+    """The rates of this machine, for which `target` must be. Seconds of a `thread_clock` are those in which its thread runs."""
+    unit, threads = replace(target.vector_unit, threads=1), target.num_cores
+    probes = representatives(unit)
     (reader,) = (family for family, *_ in probes if family.bound_by == READING)
-    cached = next(iter(reader.candidates(_CACHED, replace(target.vector_unit, threads=1))))
-    kernels = {f"kernel{number}": kernel for number, (*_, kernel) in enumerate(probes)} | {"cached": cached}
+    cached = next(iter(reader.candidates(_CACHED, unit)))
+    kernels = {family.name: kernel for family, _, kernel in probes} | {"cached": cached}
+    specs = {family.name: spec for family, spec, _ in probes} | {"cached": _CACHED}
     module = compile_module({name: kernel.build() for name, kernel in kernels.items()}, target)
-    computing: dict[str, float] = {}
-    reading = 0.0
-    for number, (family, spec, kernel) in enumerate(probes):
-        reads = family.bound_by == READING
-        seconds = _seconds(module[f"kernel{number}"], spec, kernel, clock, _IN_TURNS if reads else 1)
-        if reads:
-            reading = kernel.weight_nbytes / seconds
-        else:
-            computing[family.name] = kernel.work / seconds
-    last_level = cached.weight_nbytes / _seconds(module["cached"], _CACHED, cached, clock)
-    direct = computing.pop("direct")
-    slowness = {name: direct / rate for name, rate in computing.items()}
-    return KernelRates(direct, reading, max(reading, last_level), slowness)
+    panels = {name: _IN_TURNS if name == reader.name else 1 for name in kernels}
+    calls = {name: _Calls(module[name], specs[name], kernel, panels[name]) for name, kernel in kernels.items()}
+    with ThreadPoolExecutor(threads) as pool:
+        measured: dict[str, Callable[[], float]] = {name: lambda one=one: one.seconds(clock) for name, one in calls.items()}
+        if threads > 1:
+            far = calls[reader.name].shared(threads)
+            near = [calls["cached"].again() for _ in range(threads)]
+            for name, jobs in (("far", far), ("near", near)):
+                measured[name] = lambda jobs=jobs: _together(pool, jobs, clock, thread_clock)
+        seconds, varying = _agreed(measured)
+    memory = kernels[reader.name].weight_nbytes / seconds[reader.name]
+    rates = {name: kernels[name].work / seconds[name] for name in kernels if name not in (reader.name, "cached")}
+    direct = rates.pop("direct")
+    slowness = {name: direct / rate for name, rate in rates.items()}
+    last_level = max(memory, cached.weight_nbytes / seconds["cached"])
+    if threads == 1:
+        return KernelRates(direct, memory, last_level, slowness, varying=varying)
+    all_memory = max(memory, calls[reader.name].read_together(threads) / seconds["far"])
+    all_last_level = max(last_level, all_memory, threads * calls["cached"].read_together(1) / seconds["near"])
+    return KernelRates(direct, memory, last_level, slowness, all_memory, all_last_level, varying)
+
+
+def _agreed(measured: Mapping[str, Callable[[], float]]) -> tuple[dict[str, float], float]:
+    """The least seconds of each in several rounds, and by how many times the two least differ at most."""
+    rounds: list[dict[str, float]] = []
+    varying = math.inf
+    while len(rounds) < _MOST_ROUNDS and varying > VARYING:
+        rounds.append({name: seconds() for name, seconds in measured.items()})
+        two = [sorted(times[name] for times in rounds)[:2] for name in measured]
+        known = len(rounds) > 1 and all(math.isfinite(least[-1]) for least in two)
+        varying = max(least[-1] / least[0] for least in two) if known else math.inf
+    return {name: min(times[name] for times in rounds) for name in measured}, varying
 
 
 def representatives(unit: VectorUnit) -> list[tuple[Family, ConvSpec, Candidate]]:
@@ -68,21 +103,77 @@ def representatives(unit: VectorUnit) -> list[tuple[Family, ConvSpec, Candidate]
     return [(family, *family.probe(unit)) for family in FAMILIES if family.probe]
 
 
-def _seconds(
-    function: Callable[..., object], spec: ConvSpec, kernel: Candidate, clock: Callable[[], float], panels: int = 1
+class _Calls:
+    """Calls of a kernel, with several panels of weights in turns."""
+
+    def __init__(self, function: Callable[..., object], spec: ConvSpec, kernel: Candidate, panels: int) -> None:
+        self.function, self.spec, self.kernel = function, spec, kernel
+        self.x = _filled((spec.batch, spec.height, spec.width, spec.in_channels))
+        self.panels, self.scratch = [_filled(kernel.panel.shape) for _ in range(panels)], [*map(_filled, kernel.scratch)]
+
+    def seconds(self, clock: Callable[[], float]) -> float:
+        """The least of a round."""
+        y, blocks = _filled(self.spec.out_shape), self.kernel.panel.blocks
+        times: list[float] = []
+        end = clock() + _SECONDS
+        while len(times) < _FEWEST or (len(times) < _MOST and clock() < end):
+            panel = self.panels[len(times) % len(self.panels)]
+            start = clock()
+            self.function(self.x, panel, 0, blocks, y, *self.scratch)
+            times.append(clock() - start)
+        return min(times)
+
+    def again(self) -> Callable[[], None]:
+        """Reads all panels, as often as `read_together` says of one thread."""
+        return self._part(0, self.kernel.panel.blocks, self.panels)
+
+    def shared(self, threads: int) -> list[Callable[[], None]]:
+        """Each reads a part of all panels, which no cache holds all of."""
+        panels = [_filled(self.kernel.panel.shape) for _ in range(threads // _SHARED_IN_TURNS)] + self.panels
+        blocks = self.kernel.panel.blocks
+        ends = [blocks * number // threads for number in range(threads + 1)]
+        return [self._part(first, end - first, panels) for first, end in pairwise(ends)]
+
+    def read_together(self, threads: int) -> int:
+        """Bytes that so many threads read together in a call."""
+        panels = len(self.panels) + (threads // _SHARED_IN_TURNS if threads > 1 else 0)
+        return self._turns(panels) * panels * self.kernel.weight_nbytes
+
+    def _turns(self, panels: int) -> int:
+        return math.ceil(_TOGETHER_NBYTES / (panels * self.kernel.weight_nbytes))
+
+    def _part(self, first: int, count: int, panels: list[tvm_ffi.Tensor]) -> Callable[[], None]:
+        parts = [tvm_ffi.from_dlpack(np.from_dlpack(panel)[first : first + count]) for panel in panels]
+        y, turns = _filled(self.spec.out_shape), self._turns(len(panels))
+
+        def call() -> None:
+            for _ in range(turns if count else 0):
+                for part in parts:
+                    self.function(self.x, part, first, count, y, *self.scratch)
+
+        return call
+
+
+def _together(
+    pool: ThreadPoolExecutor,
+    jobs: list[Callable[[], None]],
+    clock: Callable[[], float],
+    thread_clock: Callable[[], float],
 ) -> float:
-    """The median of calls, with so many panels in turns."""
-    x, y = _filled((spec.batch, spec.height, spec.width, spec.in_channels)), _filled(spec.out_shape)
-    weights = [_filled(kernel.panel.shape) for _ in range(panels)]
-    scratch = [*map(_filled, kernel.scratch)]
+    """The least seconds of a round in which every job has a thread; infinite if other work had their cores each time."""
+
+    def seconds_of(job: Callable[[], None]) -> float:
+        start = thread_clock()
+        job()
+        return thread_clock() - start
+
     times: list[float] = []
-    end = clock() + _SECONDS
-    while len(times) < _FEWEST or (len(times) < _MOST and clock() < end):
-        panel = weights[len(times) % panels]
+    for _ in range(_FEWEST):
         start = clock()
-        function(x, panel, 0, kernel.panel.blocks, y, *scratch)
-        times.append(clock() - start)
-    return statistics.median(times)
+        running = max([done.result() for done in [pool.submit(seconds_of, job) for job in jobs]])
+        seconds = clock() - start
+        times.append(seconds if seconds <= VARYING * running else math.inf)
+    return min(times)
 
 
 def _filled(shape: tuple[int, ...]) -> tvm_ffi.Tensor:

@@ -1,7 +1,8 @@
 """Plans suit the machine by default: a build measures storage and kernels for a second, and remembers the figures.
 
 The record is a device profile, one file per storage and target in the folder for caches: the next build finds the same
-figures, at any load of the machine, and gives the same bytes. Figures are rounded to steps of 15 %.
+figures, at any load of the machine, and gives the same bytes. Figures are rounded to steps of 15 %. Those of a machine whose
+load changes them while they are measured are not remembered.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from flexcomp.device import (
 from flexcomp.errors import InputError
 from flexcomp.profiling import cannot_measure, measure_storage
 
-from .kernel_rates import measure_kernels
+from .kernel_rates import VARYING, measure_kernels
 
 STEP = 1.15  # figures are powers of this
 MOST_FILES = 64
-_WHAT = "loader, kernels of 14×14 pixels, memory and caches"  # is measured: other measurements are not remembered as that
+# What is measured: other measurements are not remembered as that.
+_WHAT = "loader, kernels of 14×14 pixels, memory and caches of one thread and all"
 _log = logging.getLogger(__name__)
 _VARIABLE = "FLEXCOMP_PROBE"
 _NO = {"0", "false", "f", "no", "n", "off"}  # as on the command line
@@ -80,15 +82,25 @@ def probed_profile(folder: Path, target: CompileTarget) -> tuple[DeviceProfile, 
     except OSError as error:
         raise cannot_measure(folder, error.strerror) from None
     try:
-        found, how = load_profile(path), "remembered"
+        found, how = load_profile(path), f"remembered; --profile {path}"
     except InputError:  # none yet, or damaged
-        found, how = _measured(folder, target), "measured"
-        _remember(path, found)
+        found, varying = _measured(folder, target)
+        how = f"measured; --profile {path}"
+        if varying <= VARYING:
+            _remember(path, found)
+        else:
+            how = "measured on a busy machine, not remembered"
+            _log.warning(
+                "other work on this machine: times of kernels varied by more than %g times while they were measured, so their "
+                "speeds are not remembered, and the next build measures them again", VARYING,
+            )  # fmt: skip
     storage = f"{found.storage_bytes_per_s / 1e6:.0f} MB/s, {found.load_latency_s * 1e6:.0f} us until a read begins"
     kernels = f"{found.flops_per_s / 1e9:.0f} GFLOP/s, {found.memory_bytes_per_s / 1e9:.0f} GB/s from memory"
     if found.last_level_bytes_per_s:
         kernels += f", {found.last_level_bytes_per_s / 1e9:.0f} from caches"
-    return found, f"storage: {storage}; a core: {kernels} ({how}; --profile {path})"
+    if found.all_memory_bytes_per_s:
+        kernels += f"; all: {found.all_memory_bytes_per_s / 1e9:.0f} and {found.all_last_level_bytes_per_s / 1e9:.0f}"
+    return found, f"storage: {storage}; a core: {kernels} ({how})"
 
 
 def rounded(value: float) -> float:
@@ -96,7 +108,8 @@ def rounded(value: float) -> float:
     return float(f"{STEP ** round(math.log(value) / math.log(STEP)):.3g}")
 
 
-def _measured(folder: Path, target: CompileTarget) -> DeviceProfile:
+def _measured(folder: Path, target: CompileTarget) -> tuple[DeviceProfile, float]:
+    """And how much the times of kernels varied."""
     storage, kernels, caches = measure_storage(folder), measure_kernels(target), cache_sizes()
     profile = rates_profile(
         flops_per_s=rounded(kernels.flops_per_s),
@@ -104,13 +117,15 @@ def _measured(folder: Path, target: CompileTarget) -> DeviceProfile:
         storage_bytes_per_s=rounded(storage.bytes_per_s),
         load_latency_s=rounded(max(storage.latency_s, 1e-6)),
     )
-    return replace(
+    known = ("last_level_bytes_per_s", "all_memory_bytes_per_s", "all_last_level_bytes_per_s")
+    profile = replace(
         profile,
-        last_level_bytes_per_s=rounded(kernels.last_level_bytes_per_s) if kernels.last_level_bytes_per_s else 0.0,
+        **{name: rounded(rate) if (rate := getattr(kernels, name)) else 0.0 for name in known},
         second_level_bytes=float(caches.get(2, 0)),
         last_level_bytes=PART_OF_LAST_LEVEL * max(caches.values(), default=0),
         slowness=MappingProxyType({name: rounded(times) for name, times in kernels.slowness.items()}),
     )
+    return profile, kernels.varying
 
 
 def _remembered(folder: Path, target: CompileTarget) -> Path:

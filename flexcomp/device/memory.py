@@ -26,8 +26,8 @@ def memory_of(profile: DeviceProfile, threads: int) -> Memory:
     if not profile.last_level_bytes_per_s:
         return replace(USUAL, far=threads * USUAL.far)
     return Memory(
-        threads * profile.flops_per_s / profile.memory_bytes_per_s,
-        profile.flops_per_s / profile.last_level_bytes_per_s,
+        threads * profile.flops_per_s / profile.memory_rate(threads),
+        threads * profile.flops_per_s / profile.last_level_rate(threads),
         int(profile.second_level_bytes) or USUAL.second_nbytes,
         int(profile.last_level_bytes) or USUAL.last_nbytes,
     )

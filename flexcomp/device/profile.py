@@ -56,8 +56,10 @@ class DeviceProfile:
     """Rates of a device. The defaults are a middling edge device's; measured ones give better plans."""
 
     flops_per_s: float  # of one thread, for kernels with operands in registers
-    memory_bytes_per_s: float  # read and written by memory-bound kernels
-    last_level_bytes_per_s: float = 0.0  # read by kernels from the last-level cache; 0: not known
+    memory_bytes_per_s: float  # read and written by memory-bound kernels, of one thread if the next field is known
+    all_memory_bytes_per_s: float = 0.0  # the same of all cores together; 0: not known
+    last_level_bytes_per_s: float = 0.0  # read by one thread's kernels from the last-level cache; 0: not known
+    all_last_level_bytes_per_s: float = 0.0  # the same of all cores together; 0: not known
     second_level_bytes: float = 0.0  # of the cache that a core has for itself; 0: not known
     last_level_bytes: float = 0.0  # that stay in the last-level cache while others use it, too; 0: not known
     storage_bytes_per_s: float = 1.0e9  # sequential reads past the page cache
@@ -90,6 +92,15 @@ class DeviceProfile:
     def fresh_s(self) -> float:
         """Seconds that a core takes to make a byte of memory exist."""
         return _FRESH_BYTES / self.memory_bytes_per_s
+
+    def memory_rate(self, threads: int) -> float:
+        """Bytes per second that so many threads together read from memory."""
+        return max(self.memory_bytes_per_s, min(threads * self.memory_bytes_per_s, self.all_memory_bytes_per_s))
+
+    def last_level_rate(self, threads: int) -> float:
+        """The same of the last-level cache; 0: not known."""
+        each = threads * self.last_level_bytes_per_s
+        return min(each, self.all_last_level_bytes_per_s) if threads > 1 and self.all_last_level_bytes_per_s else each
 
     def core_contention(self, threads: int) -> float:
         """`Storage.core_contention` for a number of compute threads, which share the cores with the thread that prepares."""
@@ -125,9 +136,9 @@ class DeviceProfile:
         Of these, `weights` come from memory, and others from the caches, where they fit; by default all come from memory.
         """
         values = 0 if weights is None else nbytes - weights
-        cached = 0 < values <= self.last_level_bytes and self.last_level_bytes_per_s > 0
-        values_s = values / (threads * self.last_level_bytes_per_s) if cached else values / self.memory_bytes_per_s
-        moved_s = (nbytes - values) / self.memory_bytes_per_s + values_s
+        memory, last_level = self.memory_rate(threads), self.last_level_rate(threads)
+        cached = 0 < values <= self.last_level_bytes and last_level > 0
+        moved_s = (nbytes - values) / memory + values / (last_level if cached else memory)
         return self.step_overhead_s + max(flops / (self.flops_per_s * threads), moved_s)
 
     def layer_seconds(self, layer: Layer, work: float, nbytes: int, threads: int) -> float:
@@ -201,6 +212,7 @@ def default_profile(vector_width: int, preset: Preset | None = None) -> DevicePr
     profile = rates_profile(flops, preset.memory_bytes_per_s, preset.storage_bytes_per_s, preset.load_latency_s)
     return replace(
         profile,
+        all_memory_bytes_per_s=preset.all_memory_bytes_per_s,
         last_level_bytes_per_s=_LAST_LEVEL * preset.memory_bytes_per_s,
         second_level_bytes=float(core.l2_nbytes),
         last_level_bytes=PART_OF_LAST_LEVEL * (core.l3_nbytes or core.l2_nbytes),
@@ -287,6 +299,7 @@ def _table(document: dict, name: str) -> list[tuple[str, object]]:
 _MAY_BE_ZERO = (
     "slice_s", "copy_bytes_per_s", "load_overhead_s", "load_latency_s", "load_disturbance", "load_cache_bytes", "wake_s",
     "prepare_bytes_per_s", "last_level_bytes_per_s", "second_level_bytes", "last_level_bytes",
+    "all_memory_bytes_per_s", "all_last_level_bytes_per_s",
     "step_overhead_s", "seconds_per_flop", "seconds_per_byte",
     "alpha", "beta", "gamma", "eta",
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageRates, KernelRate
     return is_one
 
 
-FAST = StorageRates(1.5e9, 80e-6), KernelRates(2.4e11, 4.7e10, 9e10, {"winograd": 1.4})
+FAST = StorageRates(1.5e9, 80e-6), KernelRates(2.4e11, 4.7e10, 9e10, {"winograd": 1.4}, 8e10, 2e11)
 SLOW = StorageRates(2e8, 1e-3), KernelRates(1e10, 5e9)
 
 
@@ -54,11 +55,39 @@ def test_what_was_measured_is_remembered(cache: Path, tmp_path: Path, found) -> 
     assert (first.storage_bytes_per_s, first.load_latency_s) == (probing.rounded(1.5e9), probing.rounded(80e-6))
     assert (first.flops_per_s, first.memory_bytes_per_s) == (probing.rounded(2.4e11), probing.rounded(4.7e10))
     assert first.last_level_bytes_per_s == probing.rounded(9e10) and first.slowness == {"winograd": probing.rounded(1.4)}
+    assert first.all_memory_bytes_per_s == probing.rounded(8e10) and first.all_last_level_bytes_per_s == probing.rounded(2e11)
     found(*SLOW)
     assert probing.probed_profile(tmp_path, target) == (first, note.replace("(measured", "(remembered"))
     kept.write_text("{}")
     again, _ = probing.probed_profile(tmp_path, target)
     assert (again.storage_bytes_per_s, again.flops_per_s) == (probing.rounded(2e8), probing.rounded(1e10))
+
+
+def test_figures_of_a_busy_machine_are_not_remembered(cache: Path, tmp_path: Path, found, caplog) -> None:
+    storage, kernels = FAST
+    found(storage, replace(kernels, varying=1.21))
+    profile, note = probing.probed_profile(tmp_path, resolve_target("native"))
+    assert profile.flops_per_s == probing.rounded(2.4e11) and note.endswith("(measured on a busy machine, not remembered)")
+    assert "varied by more than 1.2 times" in caplog.text and not [*cache.iterdir()]
+
+
+def test_a_time_counts_when_two_rounds_agree() -> None:
+    rounds = {"busy": iter([5.0, 2.0, 9.0, 2.1]), "quiet": iter([1.0] * 9)}
+    seconds, varying = kernel_rates._agreed({name: times.__next__ for name, times in rounds.items()})
+    assert seconds == {"busy": 2.0, "quiet": 1.0} and varying == pytest.approx(1.05) and next(rounds["quiet"], None) == 1.0
+    growing = iter(range(1, 99))
+    seconds, varying = kernel_rates._agreed({"one": lambda: 2.0 ** -next(growing)})
+    assert varying == 2 and next(growing) == kernel_rates._MOST_ROUNDS + 1
+    assert kernel_rates._agreed({"never": lambda: float("inf")})[1] == float("inf")
+
+
+def test_threads_that_wait_for_a_core_say_nothing_of_memory() -> None:
+    def seconds(running: float) -> float:
+        threads = iter([0.0, running] * 3)
+        with ThreadPoolExecutor(1) as pool:
+            return kernel_rates._together(pool, [lambda: None], iter(range(99)).__next__, threads.__next__)
+
+    assert seconds(0.9) == 1 and seconds(0.5) == float("inf")
 
 
 def test_few_storages_are_remembered(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found) -> None:
@@ -123,11 +152,16 @@ def test_rates_are_work_over_time() -> None:
     """By a clock on which every call takes a second."""
     unit, seconds = resolve_target("native").vector_unit, iter(range(10**6))
     (_, _, direct), (_, _, read), (_, _, winograd) = representatives(replace(unit, threads=1))
-    rates = measure_kernels(resolve_target("native"), clock=lambda: next(seconds))
+    target = replace(resolve_target("native"), num_cores=1)
+    rates = measure_kernels(target, clock=lambda: next(seconds))
     cached = next(iter(ONE_PIXEL.candidates(kernel_rates._CACHED, replace(unit, threads=1)))).weight_nbytes
     assert cached < read.weight_nbytes  # in a second, by this clock: no slower than memory
     expected = KernelRates(direct.work, read.weight_nbytes, read.weight_nbytes, {"winograd": direct.work / winograd.work})
     assert rates == expected
+    running = iter(range(10**6))
+    together = measure_kernels(replace(target, num_cores=3), lambda: next(seconds), lambda: next(running))
+    assert together.flops_per_s == direct.work and together.varying == 1
+    assert together.all_memory_bytes_per_s == 4 * read.weight_nbytes  # two panels, twice
 
 
 @pytest.mark.parametrize("target", ["native", "llvm -mcpu=x86-64-v2", "raspberry-pi-3b", "raspberry-pi-4b", "jetson-nx"])

@@ -25,6 +25,10 @@ def test_rates_become_operations():
     unit = machine_of(TARGET, MEASURED, 1)
     assert unit.memory == Memory(12.0, 6.0, 2 << 20, 20 << 20) and unit.slowness == (("winograd", 1.5),)
     assert machine_of(TARGET, MEASURED, 4).memory == Memory(48.0, 6.0, 2 << 20, 20 << 20)  # threads share memory
+    both = replace(MEASURED, all_memory_bytes_per_s=3.0e10, all_last_level_bytes_per_s=7.0e10)
+    assert machine_of(TARGET, both, 1).memory == unit.memory
+    assert machine_of(TARGET, both, 2).memory == unit.memory  # each has a rate of its own
+    assert machine_of(TARGET, both, 4).memory == Memory(4 * 1.2e11 / 3.0e10, 4 * 1.2e11 / 7.0e10, 2 << 20, 20 << 20)
     unknown = default_profile(16, None)
     assert machine_of(TARGET, unknown, 1).memory == USUAL
     assert machine_of(TARGET, unknown, 2).memory == replace(USUAL, far=2 * USUAL.far)
@@ -35,6 +39,7 @@ def test_boards_bring_their_memory():
     target = resolve_target("raspberry-pi-5")
     memory = machine_of(target, guessed_profile(target), 1).memory
     assert memory == Memory(pytest.approx(38.4 / 9), pytest.approx(38.4 / 18), 512 << 10, 1 << 20)
+    assert machine_of(target, guessed_profile(target), 4).memory.far == pytest.approx(4 * 38.4 / 11)
 
 
 def test_a_pass_hides_as_much_reading_as_its_first_tile_computes():
@@ -61,3 +66,6 @@ def test_values_come_from_caches_where_they_fit():
     per_byte = [(MEASURED.seconds(0.0, n + (1 << 20), 1, 1 << 20) - MEASURED.step_overhead_s) for n in (1 << 20, 64 << 20)]
     assert per_byte[0] == pytest.approx((1 << 20) / 1e10 + (1 << 20) / 2e10)
     assert per_byte[1] == pytest.approx((65 << 20) / 1e10)
+    both = replace(MEASURED, all_memory_bytes_per_s=3.0e10, all_last_level_bytes_per_s=7.0e10)
+    together = both.seconds(0.0, 2 << 20, 4, 1 << 20) - both.step_overhead_s
+    assert together == pytest.approx((1 << 20) / 3e10 + (1 << 20) / 7e10)
