@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from .loops import in_python
-from .native import cut_values
+from .native import LargestCut, cut_values
 from .parts.slicing import live_bytes
-from .problem import Layer, Problem, Storage
+from .problem import Layer, Problem, Storage, of_problem
 
 
-@lru_cache(maxsize=256)
-def _amounts(problem: Problem) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Per layer the bytes of live buffers, the seconds, and the bytes that could be read in the loading time of its weights.
+@of_problem
+def _amounts(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """`live_at_cuts`; per layer the seconds, and the bytes that could be read in the loading time of its weights; the largest
+    load cost.
 
     Layers with the same weights get an equal part each: the layers after a cut read shared weights once at most.
     """
     seconds = np.array([layer.seconds for layer in problem.layers])
     nbytes = [cost * layer.weights.nbytes / readers if layer.weights else 0 for layer, cost, readers in _priced(problem)]
-    nbytes = np.array(nbytes, dtype=float)
-    return live_bytes(problem), seconds, nbytes
+    return live_at_cuts(live_bytes(problem)), seconds, np.array(nbytes, dtype=float), max(1.0, *problem.load_costs)
+
+
+@of_problem
+def _largest_cut(problem: Problem) -> LargestCut:
+    """What `latency_bound` asks C++."""
+    live, seconds, nbytes, dearest = _amounts(problem)
+    return LargestCut(_upto(seconds), _upto(nbytes), live, dearest, Cuts(live, 0, problem.storage, dearest).rates)
 
 
 def _priced(problem: Problem) -> Iterator[tuple[Layer, float, int]]:
@@ -37,8 +43,10 @@ def latency_bound(problem: Problem, budget: int) -> float:
     """
     if not problem.layers:
         return 0.0
-    live, seconds, nbytes = _amounts(problem)
-    return float(Cuts(live, budget, problem.storage, max(1.0, *problem.load_costs)).values(seconds, nbytes).max())
+    if not in_python():
+        return _largest_cut(problem).at(budget)
+    live, seconds, nbytes, dearest = _amounts(problem)
+    return float(Cuts(live, budget, problem.storage, dearest).values(seconds, nbytes).max())
 
 
 def unpinned_bound(problem: Problem) -> float:
@@ -56,7 +64,7 @@ def on_demand_bound(problem: Problem) -> float:
     return _unpinned(problem)[2]
 
 
-@lru_cache(maxsize=256)
+@of_problem
 def _unpinned(problem: Problem) -> tuple[float, float, float]:
     storage = problem.storage.in_cache  # a bound: as if all loads stayed in the caches
     weights = [(cost * layer.weights.nbytes / readers, 1 / readers) for layer, cost, readers in _priced(problem) if layer.weights]
@@ -65,6 +73,11 @@ def _unpinned(problem: Problem) -> tuple[float, float, float]:
     in_turn = asking + reading / storage.together + computing
     bounds = storage.least_seconds(reading, computing), storage.least_seconds(reading + asking, computing), in_turn
     return tuple(bound * (1 - 1e-9) for bound in bounds)
+
+
+def live_at_cuts(live: Sequence[int]) -> np.ndarray:
+    """float64[layers]: the bytes of the buffers that are live before each layer, given the bytes live in each layer."""
+    return np.roll(np.array(live, dtype=float), 1)
 
 
 class Cuts:
@@ -82,8 +95,8 @@ class Cuts:
     even in a cache, or take longer than that while computing waits.
     """
 
-    def __init__(self, live: Sequence[int], budget: int, storage: Storage, dearest: float = 1.0) -> None:
-        """`live` has the bytes of the buffers live in each layer; `dearest` is an upper bound of the load costs.
+    def __init__(self, live: np.ndarray, budget: int, storage: Storage, dearest: float = 1.0) -> None:
+        """`live` are the bytes of `live_at_cuts`; `dearest` is an upper bound of the load costs.
 
         Bytes of weights are counted at their load costs, so a byte of memory holds as much as the most expensive byte costs.
         """
@@ -91,7 +104,7 @@ class Cuts:
         self.count, self.budget, self.bandwidth = len(live), budget, storage.bandwidth
         self.helped = 1 - 1 / storage.together  # the part of a wait for loads that is saved by helping with them
         self.budget *= dearest
-        self.held = dearest * np.maximum(0.0, budget - np.roll(np.array(live, dtype=float), 1))
+        self.held = dearest * np.maximum(0.0, budget - live)
         # by a byte that is loaded during computing, or in a wait
         beside = storage.disturbance / (1 + storage.disturbance * storage.bandwidth)
         self.delay = min(beside, 1 / (storage.bandwidth * storage.together)) / dearest

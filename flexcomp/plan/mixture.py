@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .bound import Cuts, in_turn
+from .bound import Cuts, in_turn, live_at_cuts
 from .loops import in_python
 from .native import mix_kernels
 from .parts.slicing import finest_segment, live_bytes
@@ -29,7 +29,8 @@ class Mixture:
 
     def __init__(self, problem: Problem, options: Sequence[Sequence[Layer]]) -> None:
         """`problem` has the buffers and the storage; the first of the `options` of a layer is the layer in `problem`."""
-        self._storage, self._live = problem.storage, live_bytes(problem)
+        self._storage, live = problem.storage, live_bytes(problem)
+        self._live = live_at_cuts(live)
         shape = len(options), max((len(layers) for layers in options), default=1)
         self._seconds, self._nbytes, self._needs = np.zeros(shape), np.zeros(shape), np.full(shape, np.inf)
         costs = [problem.storage.load_cost(layer.weights) for layers in options for layer in layers if layer.weights]
@@ -37,7 +38,7 @@ class Mixture:
         readers = Counter(weights for layers in options for weights in {layer.weights for layer in layers})  # at most
         for row, layers in enumerate(options):
             for column, layer in enumerate(layers):
-                need = -(-(self._live[row] + layer.scratch + finest_segment(layer)) // PAGE) * PAGE
+                need = -(-(live[row] + layer.scratch + finest_segment(layer)) // PAGE) * PAGE
                 self._needs[row, column] = need if column else 0
                 self._seconds[row, column] = layer.seconds
                 weights = layer.weights
@@ -55,7 +56,7 @@ class Mixture:
         cuts; layers change to the cheapest option at these prices, largest gains first, as many layers at once
         as lower the softened bound. The maximum becomes harder from round to round.
         """
-        if not self._live:
+        if not len(self._live):
             return []
         cuts = Cuts(self._live, budget, self._storage, self._dearest)
         allowed = self._needs <= (budget if limit is None else limit)

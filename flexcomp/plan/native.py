@@ -53,6 +53,33 @@ class _Choice(ctypes.Structure):
     )
 
 
+class Coordinates(ctypes.Structure):
+    """A choice of the search: the fields of `search.descent.Choice`, with numbers for names."""
+
+    _fields_ = tuple(
+        (name, c_double if name == "share" else c_int64)
+        for name in ("layout", "share", "segments_at_once", "pins", "joined", "chooser", "within", "stored")
+    )
+
+    @property
+    def row(self) -> tuple[int | float, ...]:
+        """The fields in order."""
+        return tuple(getattr(self, name) for name, _ in self._fields_)
+
+
+class _Cost(ctypes.Structure):
+    _fields_ = (("latency", c_double), ("nbytes", c_int64), ("arena", c_int64))
+
+
+class _Rules(ctypes.Structure):
+    _fields_ = (
+        ("arena", c_int64),
+        *((name, c_double) for name in ("effort", "step_effort", "limit", "enough", "no_slower", "joined_s")),
+        *((name, c_int64) for name in ("keeps", "pins", "choosers", "starts", "rounds")),
+        ("usual", Coordinates),
+    )
+
+
 class Result(ctypes.Structure):
     """Of a plan: seconds, bytes to load, bytes of memory, steps before pinned neighbours were merged, and numbers of rows."""
 
@@ -78,9 +105,14 @@ class _Softness(ctypes.Structure):
     _fields_ = (("squarings", c_int64), ("negligible", c_double))
 
 
+_SHORT = ("New", "Free", "AddLayout", "Plan", "Latency", "SearchNew", "SearchFree", "LargestCut", "RecordsNew", "RecordsFree")
+
+
 @cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(runtime_ext.planner()))
+    path = str(runtime_ext.planner())
+    # Calls of a few microseconds keep Python's lock: to take it again takes longer where several threads plan.
+    library, keeping = ctypes.CDLL(path), ctypes.PyDLL(path)
     for name, result, *arguments in (
         ("New", c_int32, c_int64, c_void_p, c_void_p, POINTER(_Storage), POINTER(c_void_p)),
         ("Free", None, c_void_p),
@@ -88,7 +120,12 @@ def _library() -> ctypes.CDLL:
         ("Try", c_int32, c_void_p, c_int64, POINTER(_Choice), c_double, POINTER(Result)),
         ("Plan", None, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         ("Latency", c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_double), POINTER(_Waits)),
+        ("SearchNew", c_int32, c_void_p, POINTER(_Rules), c_void_p, c_void_p, c_int64, c_void_p, POINTER(c_void_p)),
+        ("SearchFree", None, c_void_p),
+        ("Begin", c_int32, c_void_p, c_int64, *[POINTER(Coordinates)] * 2, POINTER(_Cost), POINTER(c_double)),
+        ("Descend", c_int32, c_void_p, c_int64, POINTER(Coordinates), c_int64, POINTER(Coordinates), POINTER(c_double)),
         ("Cuts", None, c_int64, c_void_p, c_void_p, c_void_p, POINTER(_CutRates), c_void_p),
+        ("LargestCut", c_int32, c_int64, *[c_void_p] * 3, c_double, c_double, POINTER(_CutRates), POINTER(c_double)),
         ("Mix", c_int32, c_int64, c_int64, *[c_void_p] * 4, POINTER(_CutRates), POINTER(_Descent), c_int64, c_void_p, c_void_p),
         ("RecordsNew", c_int32, c_int64, c_void_p, c_void_p, c_void_p, POINTER(c_void_p)),
         ("RecordsFree", None, c_void_p),
@@ -96,8 +133,10 @@ def _library() -> ctypes.CDLL:
         ("Partition", c_int32, c_int64, c_void_p, c_void_p, c_double, c_double, c_int64, c_void_p, POINTER(c_int64)),
         ("Place", c_int32, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_int64)),
     ):
-        function = getattr(library, f"FlexcompPlanner{name}")  # the same each time
+        symbol = f"FlexcompPlanner{name}"
+        function = getattr(keeping if name in _SHORT else library, symbol)
         function.restype, function.argtypes = result, arguments
+        setattr(library, symbol, function)
     return library
 
 
@@ -116,15 +155,15 @@ class NativeProblem:
         times = array("d", chain.from_iterable(rows))
         weights = array("q", chain.from_iterable(_weights_row(layer) for layer in problem.layers))
         self._layouts: dict[int, tuple[int, object]] = {}  # by id: number and layout, which must live as long as its id is used
-        self._handle = c_void_p()
-        _call("New", len(problem.layers), _address(times), _address(weights), byref(storage), byref(self._handle))
-        weakref.finalize(self, _library().FlexcompPlannerFree, self._handle)
+        self.handle = c_void_p()
+        _call("New", len(problem.layers), _address(times), _address(weights), byref(storage), byref(self.handle))
+        weakref.finalize(self, _library().FlexcompPlannerFree, self.handle)
 
     def number_of(self, layout: _Layout) -> int:
         """The number of a layout in the loops."""
         if id(layout) not in self._layouts:
             ends, intervals = _intervals(layout.occupied)
-            _call("AddLayout", self._handle, _address(ends), _address(intervals), layout.top)
+            _call("AddLayout", self.handle, _address(ends), _address(intervals), layout.top)
             self._layouts[id(layout)] = len(self._layouts), layout
         return self._layouts[id(layout)][0]
 
@@ -134,7 +173,7 @@ class NativeProblem:
         If a lower bound exceeds `limit` seconds, no plan is made: the bound is the latency, and the arena is 0.
         """
         result = Result()
-        code = _call("Try", self._handle, layout, byref(_Choice(*choice)), limit, byref(result))
+        code = _call("Try", self.handle, layout, byref(_Choice(*choice)), limit, byref(result))
         assert code != _STUCK, "a plan of the search waits for itself"
         return None if code == _UNPLACEABLE else result
 
@@ -146,7 +185,7 @@ class NativeProblem:
         assert result is not None
         steps, need = array("q", bytes(24 * result.steps)), array("q", bytes(8 * result.steps))
         segments, again = array("q", bytes(80 * result.segments)), array("q", bytes(16 * result.again))
-        _library().FlexcompPlannerPlan(self._handle, *map(_address, (steps, segments, need, again)))
+        _library().FlexcompPlannerPlan(self.handle, *map(_address, (steps, segments, need, again)))
         return (
             result,
             tuple(Step(*row) for row in _rows(steps, 3)),
@@ -160,13 +199,54 @@ class NativeProblem:
 
     def latency(self, plan: Plan) -> float:
         """As `simulate`. Raises PlanError if the waits can never end."""
-        steps = array("q", chain.from_iterable(map(_STEP_ROW, plan.steps)))
-        segments = array("q", chain.from_iterable(map(_SEGMENT_ROW, plan.segments)))
-        need, latency, waits = array("q", plan.need), c_double(), _Waits()
-        sizes = len(plan.steps), _address(steps), len(plan.segments), _address(segments), _address(need)
-        if _call("Latency", self._handle, *sizes, byref(latency), byref(waits)) == _STUCK:
+        rows, latency, waits = plan.__dict__.get("_rows"), c_double(), _Waits()
+        if rows is None:  # a plan is asked for on predicted and on faster computing, more than once
+            steps = array("q", chain.from_iterable(map(_STEP_ROW, plan.steps)))
+            segments = array("q", chain.from_iterable(map(_SEGMENT_ROW, plan.segments)))
+            rows = plan.__dict__["_rows"] = steps, segments, array("q", plan.need)
+        steps, segments, need = map(_address, rows)
+        sizes = len(plan.steps), steps, len(plan.segments), segments, need
+        if _call("Latency", self.handle, *sizes, byref(latency), byref(waits)) == _STUCK:
             raise PlanError(f"step {waits.step} waits for a load that waits for {waits.after} steps")
         return latency.value
+
+
+class NativeSearch:
+    """A search for plans of one budget in C++: see `search.descent`. `spent` are the steps planned so far."""
+
+    def __init__(
+        self, problem: NativeProblem, lines: Sequence[Sequence[int]], shares: Sequence[float], usual: Coordinates, **rules: float
+    ) -> None:
+        """`lines` are the values of coordinates, as `SearchNew` takes them, and `rules` the other fields of `_Rules`."""
+        self.spent = 0.0
+        self._problem, self._handle = problem, c_void_p()  # C++ refers to the problem
+        counts, values = array("q", map(len, lines)), array("q", chain.from_iterable(lines))
+        cores, rules_of = array("d", shares), _Rules(usual=usual, **rules)
+        places = byref(rules_of), _address(counts), _address(values), len(cores), _address(cores)
+        _call("SearchNew", problem.handle, *places, byref(self._handle))
+        weakref.finalize(self, _library().FlexcompPlannerSearchFree, self._handle)
+
+    def begin(self, choices: Sequence[tuple[int | float, ...]]) -> tuple[tuple[int | float, ...], tuple[float, int, int]]:
+        """The row of the best of these choices, and its cost."""
+        found, cost, spent = Coordinates(), _Cost(), c_double()
+        _searched("Begin", self._handle, len(choices), _choices(choices), byref(found), byref(cost), byref(spent))
+        self.spent = spent.value
+        return found.row, (cost.latency, cost.nbytes, cost.arena)
+
+    def descend(self, starts: Sequence[tuple[int | float, ...]], pin_more: int = -1) -> tuple[int | float, ...]:
+        """The row of the choice of `gridded`; without `pin_more`, of `descended` from the only start."""
+        found, spent = Coordinates(), c_double()
+        _searched("Descend", self._handle, len(starts), _choices(starts), pin_more, byref(found), byref(spent))
+        self.spent = spent.value
+        return found.row
+
+
+def _choices(rows: Sequence[tuple[int | float, ...]]) -> ctypes.Array:
+    return (Coordinates * max(1, len(rows)))(*rows)
+
+
+def _searched(name: str, *arguments: object) -> None:
+    assert _call(name, *arguments) != _STUCK, "a plan of the search waits for itself"
 
 
 class NativeRecords:
@@ -213,6 +293,24 @@ def cut_values(seconds: np.ndarray, nbytes: np.ndarray, held: np.ndarray, **rate
     seconds_at, nbytes_at, held_at, values_at = (one.ctypes.data for one in (seconds, nbytes, held, values))
     _call("Cuts", len(held), seconds_at, nbytes_at, held_at, byref(_CutRates(**rates)), values_at)
     return values
+
+
+class LargestCut:
+    """The largest of `cut_values`, by budget: the loads and layers stay the same."""
+
+    def __init__(
+        self, seconds_upto: np.ndarray, nbytes_upto: np.ndarray, live: np.ndarray, dearest: float, rates: dict[str, float]
+    ) -> None:
+        """`live` and `dearest` are those of `Cuts`, float64 arrays the sums of `cut_values`."""
+        self._arrays = seconds_upto, nbytes_upto, live
+        self._rates = _CutRates(**rates)
+        self._fixed = len(live), *(one.ctypes.data for one in self._arrays), dearest
+
+    def at(self, budget: int) -> float:
+        """Seconds, for a budget in bytes."""
+        largest = c_double()
+        _call("LargestCut", *self._fixed, budget, byref(self._rates), byref(largest))
+        return largest.value
 
 
 def mix_kernels(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, wraps
+from typing import TypeVar
 
 import numpy as np
 
@@ -185,7 +186,7 @@ class Storage:
         bandwidth = self.bandwidth * (1 + (self.cached - 1) * (1 - beyond))
         return bandwidth, self.disturbance * np.maximum(IN_CACHE, beyond)
 
-    @property
+    @cached_property
     def in_cache(self) -> Storage:
         """The same storage when all loads stay in the caches."""
         (bandwidth,), (disturbance,) = self.rates_at(np.zeros(1))
@@ -266,6 +267,23 @@ class Problem:
             f"{len(self.layers)} layers, {weights:,} B of weights, {len(self.buffers)} buffers, "
             f"{seconds * 1e3:.1f} ms of computing"
         )
+
+
+Result = TypeVar("Result")
+
+
+def of_problem(function: Callable[[Problem], Result]) -> Callable[[Problem], Result]:
+    """A function that is computed once for equal problems. A problem finds its own result without a comparison."""
+    shared, name = lru_cache(maxsize=256)(function), f"{function.__module__}.{function.__name__}"
+
+    @wraps(function)
+    def found(problem: Problem) -> Result:
+        own = problem.__dict__
+        if name not in own:
+            own[name] = shared(problem)
+        return own[name]
+
+    return found
 
 
 @dataclass(frozen=True)

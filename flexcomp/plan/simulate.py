@@ -25,7 +25,7 @@ import numpy as np
 from .errors import PlanError
 from .loops import in_python
 from .native import NativeProblem
-from .problem import Plan, Problem, Segment, Storage
+from .problem import Plan, Problem, Segment, Storage, of_problem
 from .reuse import reuse_distances
 
 FAST_COMPUTE = 0.85  # of a layer's predicted time: without measurements, kernels have been that much faster
@@ -113,7 +113,7 @@ def native_problem(problem: Problem) -> NativeProblem:
     return _OF_THREAD.problem(problem)
 
 
-@lru_cache(maxsize=256)
+@of_problem
 def fast_compute(problem: Problem) -> Problem:
     """The same with faster kernels. A plan should suit both, as predictions are no better than that."""
     return replace(problem, layers=tuple(replace(layer, seconds=FAST_COMPUTE * layer.seconds) for layer in problem.layers))

@@ -1,12 +1,15 @@
 // The functions that flexcomp/plan/native.py calls. Handles belong to the caller; rows are arrays of int64 in the order of the
 // structs' fields. Functions return one of the codes below.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <new>
 
 #include "candidate.h"
 #include "cuts.h"
+#include "descent.h"
 #include "mix.h"
 #include "place.h"
 #include "published.h"
@@ -38,6 +41,8 @@ int32_t Guarded(Function function) noexcept {
     return function();
   } catch (const std::bad_alloc&) {
     return kOutOfMemory;
+  } catch (const Stuck&) {
+    return kStuck;
   }
 }
 
@@ -105,6 +110,46 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerTry(Search* search, int64_t layout, cons
   });
 }
 
+// A search for plans of one budget. `lines` are the values of SearchLines: the numbers of layouts and their pages, the windows, the
+// segments at once, those of the grid, and the joined segments, with their `counts`; `shares` are those of the core.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerSearchNew(Search* search, const SearchRules* rules, const int64_t* counts,
+                                                   const int64_t* lines, int64_t shares, const double* share, BudgetSearch** of_budget) {
+  return Guarded([&]() -> int32_t {
+    SearchLines made;
+    made.shares.assign(share, share + shares);
+    for (auto* line : {&made.layouts, &made.least, &made.windows, &made.segments, &made.grid_segments, &made.joined}) {
+      line->assign(lines, lines + *counts);
+      lines += *counts++;
+    }
+    *of_budget =
+        std::make_unique<BudgetSearch>(search->problem, search->layouts, &search->making, *rules, std::move(made)).release();
+    return kFine;
+  });
+}
+
+FLEXCOMP_PLANNER void FlexcompPlannerSearchFree(BudgetSearch* search) { delete search; }
+
+// The best of `choices`, as BudgetSearch::Begin; what it costs, and what was spent so far.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerBegin(BudgetSearch* search, int64_t count, const Coordinates* choices, Coordinates* found,
+                                              Cost* cost, double* spent) {
+  return Guarded([&]() -> int32_t {
+    *found = search->Begin({choices, choices + count});
+    *cost = search->CostOf(*found);
+    *spent = search->spent();
+    return kFine;
+  });
+}
+
+// As BudgetSearch::Gridded; without `pin_more`, below 0, as BudgetSearch::Descended from the only start.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerDescend(BudgetSearch* search, int64_t count, const Coordinates* starts, int64_t pin_more,
+                                                Coordinates* found, double* spent) {
+  return Guarded([&]() -> int32_t {
+    *found = pin_more < 0 ? search->Descended(*starts) : search->Gridded({starts, starts + count}, pin_more);
+    *spent = search->spent();
+    return kFine;
+  });
+}
+
 // The rows of the plan that was made last.
 FLEXCOMP_PLANNER void FlexcompPlannerPlan(const Search* search, int64_t* steps, int64_t* segments, int64_t* need,
                                            int64_t* again) {
@@ -133,6 +178,24 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerLatency(const Search* search, int64_t st
 FLEXCOMP_PLANNER void FlexcompPlannerCuts(int64_t layers, const double* seconds_upto, const double* nbytes_upto,
                                           const double* held, const CutRates* rates, double* values) {
   CutValues(layers, seconds_upto, nbytes_upto, held, *rates, values);
+}
+
+// The largest value of CutValues in `budget` bytes. `live` are the bytes of buffers before each layer; a byte of memory holds as much
+// as `dearest` bytes of weights. The budget of `rates` is not read.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerLargestCut(int64_t layers, const double* seconds_upto, const double* nbytes_upto,
+                                                   const double* live, double dearest, double budget, const CutRates* rates,
+                                                   double* largest) {
+  return Guarded([&]() -> int32_t {
+    CutRates own = *rates;
+    own.budget = budget * dearest;
+    std::vector<double> held(layers), row(layers + 1);
+    for (int64_t cut = 0; cut < layers; ++cut) held[cut] = dearest * std::max(0.0, budget - live[cut]);
+    *largest = -std::numeric_limits<double>::infinity();
+    for (int64_t cut = 0; cut < layers; ++cut) {
+      *largest = std::max(*largest, CutRow(layers, cut, seconds_upto, nbytes_upto, held.data(), own, row.data()));
+    }
+    return kFine;
+  });
 }
 
 // As Mix: rows of seconds, of bytes, and of flags of allowed options, one per layer.

@@ -21,13 +21,14 @@ from flexcomp.plan import (
     Problem,
     Storage,
     ladder,
+    latency_bound,
     layer_bounds,
     minimum_budget,
     plan,
     resident_budget,
     simulate,
 )
-from flexcomp.plan.bound import Cuts
+from flexcomp.plan.bound import Cuts, live_at_cuts
 from flexcomp.plan.loops import readable
 from flexcomp.plan.native import block_starts
 from flexcomp.plan.parts.layout import compact_layout, settling_layout, smallest_layout
@@ -111,12 +112,15 @@ def test_plans_are_the_same(problem: Problem, factor: float, strategy: str, shor
 @given(problems(), st.floats(0, 3), st.sampled_from([1.0, 1.8]))
 def test_bounds_are_the_same(problem: Problem, factor: float, together: float) -> None:
     problem = replace(problem, storage=replace(problem.storage, together=together))
-    cuts = Cuts(live_bytes(problem), int(factor * minimum_budget(problem).nbytes), problem.storage)
+    budget = int(factor * minimum_budget(problem).nbytes)
+    cuts = Cuts(live_at_cuts(live_bytes(problem)), budget, problem.storage)
     seconds = np.array([layer.seconds for layer in problem.layers])
     nbytes = np.array([layer.weights.nbytes if layer.weights else 0.0 for layer in problem.layers])
     with readable():
         values = cuts.values(seconds, nbytes)
+        bound = latency_bound(problem, budget)
     assert (cuts.values(seconds, nbytes) == values).all()
+    assert latency_bound(problem, budget) == bound
 
 
 @settings(max_examples=200)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ..placement import Record, lowest_fit, swiftly_fits, tight
-from ..problem import PAGE, Problem
+from ..problem import PAGE, Problem, of_problem
 from .pages import pages, span, touched
 from .slicing import finest_segment
 
@@ -92,7 +91,7 @@ def _of_offsets(problem: Problem, offsets: Sequence[int]) -> Layout:
     return layout_of(problem, offsets[:count], scratch)
 
 
-@lru_cache(maxsize=256)
+@of_problem
 def smallest_layout(problem: Problem) -> Layout:
     """The layout that needs the smallest arena."""
     return _of_offsets(problem, tight(joint_records(problem), PAGE).offsets)
@@ -104,14 +103,14 @@ def fits(problem: Problem, arena: int) -> bool:
     return smallest_layout(problem).nbytes <= arena if swiftly is None else swiftly
 
 
-@lru_cache(maxsize=256)
+@of_problem
 def compact_layout(problem: Problem) -> Layout:
     """Buffers and scratch as low as possible, without regard to weights: more contiguous space above."""
     records = joint_records(problem)[: len(problem.buffers) + len(problem.layers)]
     return _of_offsets(problem, tight(records, PAGE).offsets)
 
 
-@lru_cache(maxsize=256)
+@of_problem
 def settling_layout(problem: Problem) -> Layout:
     """Buffers in order of their writing, each as low as possible: late layers, which are small, stay low."""
     records = joint_records(problem)[: len(problem.buffers) + len(problem.layers)]

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from math import inf
 
 from ..bound import latency_bound, on_demand_bound, piecewise_bound, unpinned_bound
@@ -29,12 +28,12 @@ from ..parts.layout import Layout, compact_layout, settling_layout, smallest_lay
 from ..parts.pages import pages
 from ..parts.pieces import first_alike, pieces_of
 from ..parts.ranges import in_two_ranges
-from ..problem import PAGE, Plan, Problem, Step
+from ..problem import PAGE, Plan, Problem, Step, of_problem
 from ..published.flexnn import flexnn
 from ..published.on_demand import on_demand
 from ..published.swapnet import swapnet
 from ..simulate import fast_compute, latency_of
-from .descent import GOOD_ENOUGH, NO_SLOWER, Choice, Cost, Search
+from .descent import GOOD_ENOUGH, NO_SLOWER, Choice, Cost, search_of
 
 # of the arena beyond the layout's minimum: first grid, the likeliest and the cheapest to try first
 CORE_SHARES = (0.3, 0.15, 0.6, 0.06, 1.0, 0.8, 0.0)
@@ -58,11 +57,11 @@ def best(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
         return replace(resident, budget=budget)
     faster = fast_compute(problem)
     fast_compute_latency = latency_of(faster)
-    search = Search(problem, budget, layouts, CORE_SHARES, EFFORT)
+    search = search_of(problem, budget, layouts, CORE_SHARES, EFFORT)
     found = search.gridded(_starts(near, budget, layouts), PIN_MORE)
     own, spent = [found], search.spent
     if spent < FAST_COMPUTE_EFFORT and fast_compute_latency(found) > GOOD_ENOUGH * latency_bound(faster, budget):
-        own.append(Search(faster, budget, layouts, CORE_SHARES, FAST_COMPUTE_EFFORT - spent).gridded((), PIN_MORE))
+        own.append(search_of(faster, budget, layouts, CORE_SHARES, FAST_COMPUTE_EFFORT - spent).gridded((), PIN_MORE))
     costs = _costs(problem, own)
     rivals = _rivals(problem, budget, min(costs)[0])
     plans, costs = [*own, *rivals], costs + _costs(problem, rivals)
@@ -74,7 +73,7 @@ def best(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
 
 def search_without_pinning(problem: Problem, budget: int) -> Plan:
     """The best plan that keeps nothing between inferences. Raises Unplaceable below the minimum."""
-    return Search(problem, budget, _layouts(problem, budget), (1.0,), EFFORT).gridded((), 0)
+    return search_of(problem, budget, _layouts(problem, budget), (1.0,), EFFORT).gridded((), 0)
 
 
 class Sketch:
@@ -98,9 +97,8 @@ class Sketch:
             for layout in range(len(layouts))
             for share in (USUAL_SHARES if starts else CORE_SHARES)
         ]
-        self._search = Search(problem, budget, layouts, CORE_SHARES, EFFORT, limit)
-        self._start = self._search.begin(starts)
-        self.latency = self._search.cost(self._start)[0]
+        self._search = search_of(problem, budget, layouts, CORE_SHARES, EFFORT, limit)
+        self._start, (self.latency, *_) = self._search.begin(starts)
 
     def plan(self) -> Plan:
         """The best plan of a descent from the best start, in two ranges."""
@@ -129,7 +127,7 @@ def _rivals(problem: Problem, budget: int, latency: float) -> list[Plan]:
     return plans
 
 
-@lru_cache(maxsize=256)
+@of_problem
 def resident_plan(problem: Problem) -> Plan:
     """The smallest plan that loads nothing after its first inference: whole layers, every segment pinned."""
     layout = compact_layout(problem)

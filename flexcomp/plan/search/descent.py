@@ -9,6 +9,8 @@ from math import inf
 from typing import NamedTuple
 
 from ..bound import latency_bound
+from ..loops import in_python
+from ..native import Coordinates, NativeSearch
 from ..parts.layout import Layout
 from ..problem import PAGE, Plan, Problem
 from .candidate import CHOOSERS, PINS, Point, Tried, candidates_of
@@ -76,7 +78,7 @@ class Search:
         Finally the core is halved `pin_more` times in search of a plan that is as fast and loads less; this effort is not
         counted.
         """
-        first = self.begin(
+        first, _ = self.begin(
             Choice(layout, share, within=window, stored=self._keeps)
             for window in self._windows
             for layout in range(len(self._layouts))
@@ -102,15 +104,15 @@ class Search:
         self._descend(start)
         return self._frugal(0, self.cost(start)[0])
 
-    def begin(self, choices: Iterable[Choice]) -> Choice:
-        """The best of `choices`, or the first of them with other loads."""
+    def begin(self, choices: Iterable[Choice]) -> tuple[Choice, Cost]:
+        """The best of `choices`, or the first of them with other loads; and its cost."""
         first = self._winner(choices)
         if self.cost(first) == IMPOSSIBLE:  # joined segments find no place
             first = self._winner([first._replace(joined=0)])
         # At any effort: where two slices in flight mean thousands of steps, one may be better.
         if self.cost(first)[0] > self._enough:
             first = self._winner([first._replace(segments_at_once=1), first])
-        return first
+        return first, self.cost(first)
 
     def _winner(self, choices: Iterable[Choice]) -> Choice:
         """The best of `choices`; stops early once one is good enough or no effort is left."""
@@ -200,6 +202,64 @@ class Search:
         fast = [(choice, *one) for choice, one in self._seen.items() if one[0][0] <= allowed]
         choice, _, point = min(fast, key=lambda one: (one[1][1], one[1]))
         return replace(self._candidates.plan(point), origin=choice)
+
+
+class CompiledSearch(Search):
+    """The same search in C++."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        budget: int,
+        layouts: Sequence[Layout],
+        core_shares: Sequence[float],
+        effort: float,
+        limit: float = inf,
+    ) -> None:
+        super().__init__(problem, budget, layouts, core_shares, effort, limit)
+        least = [layout.nbytes // PAGE for layout in layouts]
+        lines = self._candidates.numbers, least, self._windows, SEGMENTS_AT_ONCE, GRID_SEGMENTS_AT_ONCE, JOINED
+        self._compiled = NativeSearch(
+            self._candidates.loops, lines, self._core_shares, Coordinates(*_row(Choice(0, 0.0, stored=self._keeps))),
+            arena=self._arena, effort=effort, step_effort=self._step_effort, limit=limit, enough=self._enough,
+            no_slower=NO_SLOWER, joined_s=problem.storage.single_s, keeps=self._keeps, pins=len(self._pins),
+            choosers=len(CHOOSERS), starts=STARTS, rounds=ROUNDS,
+        )  # fmt: skip
+
+    def gridded(self, starts: Sequence[Choice], pin_more: int) -> Plan:
+        return self._plan(self._compiled.descend([*map(_row, starts)], pin_more))
+
+    def descended(self, start: Choice) -> Plan:
+        return self._plan(self._compiled.descend([_row(start)]))
+
+    def begin(self, choices: Iterable[Choice]) -> tuple[Choice, Cost]:
+        row, cost = self._compiled.begin([*map(_row, choices)])
+        return _choice(row), cost
+
+    def _plan(self, row: tuple[int | float, ...]) -> Plan:
+        self.spent, choice = self._compiled.spent, _choice(row)
+        return replace(self._candidates.plan(self._point(choice)), origin=choice)
+
+
+def search_of(
+    problem: Problem, budget: int, layouts: Sequence[Layout], core_shares: Sequence[float], effort: float, limit: float = inf
+) -> Search:
+    """A search in C++, or in Python within `readable`."""
+    return (Search if in_python() else CompiledSearch)(problem, budget, layouts, core_shares, effort, limit)
+
+
+_CHOOSERS = tuple(CHOOSERS)
+
+
+def _row(choice: Choice) -> tuple[int | float, ...]:
+    """A choice with numbers for names."""
+    layout, share, segments_at_once, pins, joined, chooser, within, stored = choice
+    return layout, share, segments_at_once, PINS.index(pins), joined, _CHOOSERS.index(chooser), within, stored
+
+
+def _choice(row: tuple[int | float, ...]) -> Choice:
+    layout, share, segments_at_once, pins, joined, chooser, within, stored = row
+    return Choice(layout, share, segments_at_once, PINS[pins], joined, _CHOOSERS[chooser], within, bool(stored))
 
 
 def _cost(tried: Tried) -> Cost:
