@@ -283,6 +283,7 @@ def of_problem(function: Callable[[Problem], Result]) -> Callable[[Problem], Res
             own[name] = shared(problem)
         return own[name]
 
+    found.cache_clear = shared.cache_clear
     return found
 
 
