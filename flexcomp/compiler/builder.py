@@ -230,6 +230,11 @@ def prepare_shapes(
         for one, of, in_memory in zip(shapes, types, kept, strict=True)
     ]
     require_alike(fused, shapes, declared)
+    if options.weights.unlimited:
+        _log.warning(
+            "arithmetic='float16': values beyond 65504 become infinite, and weights alone do not tell whether the network has "
+            "any; with calibration=… (--calibration) the build looks, and layers with such values stay float32"
+        )
     if resolved.computes_bytes and not options.weights.measured and not types[0].multiplies_bytes:
         _log.warning(
             "arithmetic='int8' is for dense layers with weights in blocks, and the network has none: all layers are computed in "

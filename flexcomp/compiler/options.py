@@ -90,6 +90,11 @@ class Weights:
         given = self.max_error is not None or self.calibration is not None
         return "auto" in (self.types, self.arithmetic) or (self.arithmetic in (*HALVES, "int8") and given)
 
+    @property
+    def unlimited(self) -> bool:
+        """Whether layers compute in float16 whatever the range of their values: nobody named layers, nor gave inputs."""
+        return self.arithmetic == "float16" and not self.measured and not isinstance(self.types, Mapping)
+
     def _require_half(self) -> None:
         """InputError for types that are not multiplied in 16 bits."""
         given = self.max_error is not None or self.calibration is not None

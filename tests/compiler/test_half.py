@@ -11,6 +11,7 @@ import pytest
 
 import flexcomp
 from benchmarks.networks.graph import Graph
+from flexcomp.compiler.options import Weights
 from flexcomp.errors import InputError
 from flexcomp.program import Program
 from flexcomp.runtime import runner
@@ -50,6 +51,20 @@ def model() -> onnx.ModelProto:
 @pytest.fixture(scope="module")
 def artifact(model):
     return flexcomp.build(model, TARGET, kernels="smallest", threads=1, arithmetic="float16")
+
+
+def test_values_of_unknown_range_are_not_passed_over(caplog):
+    """A network whose layers were not named and not measured on inputs may give infinities."""
+    g = Graph("dense", seed=1)
+    network = g.model(g.dense(g.input("x", (1, 16)), 16), (1, 16))
+    options = {"target": TARGET, "kernels": "smallest", "threads": 1, "arithmetic": "float16"}
+    flexcomp.build(network, **options, weights={"*": "float16"})
+    assert not caplog.records
+    flexcomp.build(network, **options)
+    (warning,) = caplog.messages
+    assert warning.startswith("arithmetic='float16': values beyond 65504 become infinite") and "calibration" in warning
+    calibrated = Weights(arithmetic="float16", calibration={"x": np.ones((1, 16), "f4")})
+    assert not any(one.unlimited for one in (calibrated, Weights(), Weights(arithmetic="auto"), Weights(arithmetic="bfloat16")))
 
 
 def bytes_of(program: Program) -> int:
