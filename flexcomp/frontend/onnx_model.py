@@ -333,7 +333,9 @@ def _fix_shapes(
                 f"input {info.name!r} has a dynamic shape {shown}; fix it with "
                 f"input_shapes={{{info.name!r}: ({example.replace(',', ', ')})}} or --input {info.name}:{example}"
             )
-    if changed:  # shapes of outputs in the file belong to the old inputs
+    # Shapes of results that exporters note may be wrong, or belong to other inputs; inference stops at the first that is.
+    del graph.value_info[:]
+    if changed:
         for info in graph.output:
             for d in info.type.tensor_type.shape.dim:
                 d.Clear()

@@ -81,7 +81,8 @@ def decoder(form: Form, tokens: int | None) -> onnx.ModelProto:
     """One sequence; inputs are ids [1, tokens], a mask of all places, and caches of the form's capacity."""
     g = _Decoder(form, tokens)
     angles = np.arange(form.capacity)[:, None] / 10_000 ** (np.arange(0, DEPTH, 2) / DEPTH)
-    total = g.op("ReduceSum", "attention_mask", g.integers(1), keepdims=1)
+    g.nodes.append(helper.make_node("Constant", [], ["one"], "one", value_ints=[1]))
+    total = g.op("ReduceSum", "attention_mask", "one", keepdims=0)
     last = g.op("Cast", g.op("Sub", total, g.integers(1)), to=TensorProto.INT32)
     places = g.op("Gather", g.op("Shape", "attention_mask"), g.weight(np.int64(1)), axis=0)
     shared = [last, g.op("Cast", places, to=TensorProto.INT32)]
@@ -96,6 +97,8 @@ def decoder(form: Form, tokens: int | None) -> onnx.ModelProto:
         y, x = g.after_sum(x, down, f"end.{layer}")
     g.named("MatMul", [y, g.normal((WIDTH, VOCABULARY), 0.2)], ["logits"])
     graph = helper.make_graph(g.nodes, g.name, g.inputs, g.outputs, g.weights)
+    noted = {"one": [], total: ["batch_size"]}  # the builder notes constants without their axis: inference stops there
+    graph.value_info.extend(helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in noted.items())
     opsets = [helper.make_opsetid("", form.opset), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, ir_version=10, opset_imports=opsets)
 
