@@ -214,7 +214,7 @@ def prepare_shapes(
         require_right(one.mod, resolved, KernelCache() if cache else None)
     pairs = [required_states(options.model.state, one) for one in shapes]
     require_common(shapes, declared, pairs[0])
-    padding, over = _padding(model, options, shapes, report)
+    padding, over = _padding(model, options, shapes, threads, report)
     types, chosen = types_of(shapes, options.weights, resolved, report, cache, list(map(str, declared)))
     if machine.profile is None:  # not before: probing takes a second and writes a file; nor while kernels compile on all cores
         profile = probed(target, machine.probe, lambda note: report(note, 1, 1)) or profile
@@ -335,7 +335,7 @@ def types_of(
 
 
 def _padding(
-    model: Any, options: Options, networks: Sequence[Imported], report: Progress
+    model: Any, options: Options, networks: Sequence[Imported], threads: int, report: Progress
 ) -> tuple[Padding | None, Mapping[int, int]]:
     """What sessions pad with, tried on this machine; and by shape how many kernels must leave out padded rows."""
     if (of := options.model).pad is None:
@@ -347,8 +347,8 @@ def _padding(
 
     def compiled(network: Imported, padded: PaddedRows | None, pads: Padding | None) -> tuple[Artifact, int]:
         types = WeightTypes("float32", partial(evaluate, weights=network.weights), offered=WEIGHT_DTYPES)
-        lowered = lowered_here(network, types, padded=padded)
-        return compiled_here(network.name, options.cache, lowered, pads), over_valid(lowered.layers)
+        lowered = lowered_here(network, types, padded=padded, threads=threads)
+        return compiled_here(network.name, options.cache, lowered, pads, threads), over_valid(lowered.layers)
 
     return tried_padding(of.pad, of.input_shapes, of.declared, networks, loaded, compiled, report)
 

@@ -132,22 +132,35 @@ def _separate_weights(
 
 
 def lowered_here(
-    imported: Imported, types: WeightTypes, *, rounded_for: CompileTarget | None = None, padded: PaddedRows | None = None
-) -> Network:
-    """A network for this machine, with one kernel a layer; `rounded_for` as for `fuse_layers`, `padded` for `lower_layers`."""
+    imported: Imported, types: WeightTypes, *, rounded_for: CompileTarget | None = None, padded: PaddedRows | None = None,
+    threads: int | None = None,
+) -> Network:  # fmt: skip
+    """A network for this machine, with one kernel a layer; `rounded_for` as for `fuse_layers`, `padded` for `lower_layers`.
+
+    With the `threads` of a library (None: a thread a core), its kernels are those of the library where that is for this machine.
+    """
     target = resolve_target("native")
-    unit, late = replace(target.machine, threads=target.num_cores), guessed_profile(target).prepared_late
+    unit, late = replace(target.machine, threads=_threads(threads, target)), guessed_profile(target).prepared_late
     fused = fuse_layers(imported, target, None, _quiet, types, rounded_for, padded=padded is not None)
     return lower_layers(imported, fused, target, unit, "smallest", None, _quiet, DEFAULT_STORE, late, fetch=False, padded=padded)
 
 
-def compiled_here(name: str, cache: bool, network: Network, padding: Padding | None = None) -> Artifact:
-    """An artifact for this machine with one plan, to see the network's outputs; its sessions pad, if `padding` says how."""
+def compiled_here(
+    name: str, cache: bool, network: Network, padding: Padding | None = None, threads: int | None = None
+) -> Artifact:
+    """An artifact for this machine with one plan, to see the network's outputs; its sessions pad, if `padding` says how.
+
+    `threads` as for `lowered_here`.
+    """
     target, kept = resolve_target("native"), KernelCache() if cache else None
-    threads, profile = target.num_cores, guessed_profile(target)
+    threads, profile = _threads(threads, target), guessed_profile(target)
     planned = kernel_sets.planning(network, profile, threads)
     code, compiler = Code(target, kept), KernelCompiler(kept)
     return Prepared(name, code, threads, "smallest", profile, planned, compiler, padding=padding).resident()
+
+
+def _threads(asked: int | None, target: CompileTarget) -> int:
+    return target.num_cores if asked is None else min(asked, target.num_cores)
 
 
 def _quiet(phase: str, done: int, total: int) -> None:

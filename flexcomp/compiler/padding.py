@@ -1,15 +1,15 @@
 """`build(pad=…)`: a library for lengths between its shapes, once the build has found that padding moves no output.
 
-The network is built for this machine in float32, in the shapes that the library has and at lengths between them. Outputs on
-random inputs of such a length, padded and cut, are compared with those of the network at that length, which knows of no padding.
+The network is built for this machine in float32, in the shapes that the library has and at some lengths between them. Outputs on
+random inputs of a length, padded to a shape and cut, are compared with those of the network at that length. Each network is
+compiled once: a shape's own outputs are what those of larger shapes are compared with.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import groupby
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from flexcomp.frontend import Imported
 from flexcomp.network import PaddedRows
 from flexcomp.program import Program, TensorType, ValueArg
 from flexcomp.report import Progress
-from flexcomp.runtime import Axes, Padding
+from flexcomp.runtime import Axes, Padding, Session
 
 from .artifact import Artifact
 from .shapes import DeclaredShape, ports_of_network
@@ -89,12 +89,13 @@ def tried_padding(
     Raises InputError with the name of an output that padding moves.
     """
     known = [shape.extents for shape in declared]
-    between = lengths_between(known)
+    trials = trials_of(known)
+    between = [extents for trial in trials for extents in trial.new]
     if not between:
         raise InputError(f"pad: no length lies between the shapes, {'; '.join(map(named, known))}: leave pad out")
     _require_values(values, ports_of_network(networks[0]))
     seen = [(one, ports_of_network(network)) for one, network in zip(known, networks, strict=True)]
-    for _, extents in between:
+    for extents in between:
         others = [one for one, _ in seen]
         if _told_apart([*others, extents]) > _told_apart(others):
             seen.append((extents, ports_of_network(_loaded(load, extents))))
@@ -102,34 +103,48 @@ def tried_padding(
     padding = Padding(values, axes_of_inputs(input_shapes), outputs, rows_of(input_shapes))
     refusal: InputError | None = None  # of an inference of all rows
     zeros: tuple[str, str] | None = None  # the output that they move, and when
+    silent: str | None = None  # an output that shows nothing at some length
     over: dict[int, int] = {}
-    done = 0
-    for index, group in groupby(between, key=lambda one: one[0]):
-        padded = padded_rows(input_shapes, padding.rows, declared[index])
-        artifact, over[index] = compiled(networks[index], padded, padding)
+    exact: dict[tuple[int, ...], _Exact] = {}
+    done, total = 0, sum(len(trial.lengths) for trial in trials)
+    for trial in trials:
+        for extents in trial.new:
+            own, _ = compiled(_loaded(load, extents), None, None)
+            with own.session() as session:
+                exact[_key(extents)] = _exact(own.program, padding, session)
+        padded = padded_rows(input_shapes, padding.rows, declared[trial.shape])
+        artifact, over[trial.shape] = compiled(networks[trial.shape], padded, padding)
         with artifact.session() as session:
             larger = session.shapes[0]
-            for _, extents in group:
-                report("padding", done, len(between))
+            if trial.serves:
+                exact[_key(known[trial.shape])] = _exact(artifact.program, padding, session)
+            for extents in trial.lengths:
+                report("padding", done, total)
                 done += 1
-                own, _ = compiled(_loaded(load, extents), None, None)
-                trials = list(_drawn(own.program, padding))
-                with own.session() as exact:
-                    smaller, wanted = exact.shapes[0], [exact.run(given) for given in trials]
-                _require_numbers(wanted)
-                what = f"{named(extents)} is padded to {named(known[index])}"
+                smaller = exact[_key(extents)]
+                if unseen := _unseen(smaller.outputs):
+                    silent = unseen
+                    continue
+                what = f"{named(extents)} is padded to {named(known[trial.shape])}"
                 found = []
-                for given in trials:
+                for given in smaller.inputs:
                     whole = session.run(*(_whole(given[port.name], port.shape, values.get(port.name)) for port in larger.inputs))
-                    found.append({port.name: _cut(whole[port.name], port.shape) for port in smaller.outputs})
-                refusal = refusal or _refusal(wanted, found, what)
-                if padding.rows is not None and (moved := _which_moves(wanted, [session.run(given) for given in trials])):
-                    zeros, padding = (moved, what), replace(padding, rows=None)
+                    found.append({name: _cut(whole[name], shape) for name, shape in smaller.shapes.items()})
+                refusal = refusal or _refusal(smaller.outputs, found, what)
+                if padding.rows is not None:
+                    moved = _which_moves(smaller.outputs, [session.run(given) for given in smaller.inputs])
+                    if moved:
+                        zeros, padding = (moved, what), replace(padding, rows=None)
                 if refusal is not None and padding.rows is None:
                     raise refusal
+    if silent is not None:
+        raise InputError(
+            f'pad: random inputs make the output "{silent}" 0, or no numbers, so nothing shows whether padding moves it: '
+            "declare the shapes that you need, without pad"
+        )
     if zeros is not None:
         _log.warning('pad: each inference computes all rows of its shape: with zeros in padded rows "%s" moves when %s', *zeros)
-    report("padding", len(between), len(between))
+    report("padding", total, total)
     return padding, over if refusal is not None else {}
 
 
@@ -159,21 +174,67 @@ def _in_rows(input_shapes: Mapping[str, Sequence[int | str]]) -> frozenset[str]:
     return frozenset(name for name, first in firsts.items() if isinstance(first, str))
 
 
-def lengths_between(known: Sequence[Extents]) -> list[tuple[int, Extents]]:
-    """Lengths to try, with the index of the shape that holds them: in each gap a random one, and those with most padding of
-    all names and of each."""
+@dataclass(frozen=True)
+class Trial:
+    """What is tried of a shape."""
+
+    shape: int  # its index
+    new: Sequence[Extents]  # lengths for which a network is compiled
+    lengths: Sequence[Extents]  # those that are padded to the shape: of these, of shapes and of networks compiled before
+    serves: bool = False  # larger shapes are compared with this one
+
+
+def trials_of(known: Sequence[Extents]) -> list[Trial]:
+    """What to try of shapes, the smallest first, with as few networks as show it: padding of all names, padding of each one
+    alone, and a random length.
+
+    `known` are the largest first. Lengths are those of smaller shapes or of their trials, where there are some; else new ones,
+    with as much padding as the shape may see. The largest shape has a random length of its own, which no smaller one holds.
+    """
     rng = np.random.default_rng(_SEED)
-    found: dict[tuple[int, ...], tuple[int, Extents]] = {}
-    for one in map(dict, known):
+    found: list[Trial] = []
+    drawn: list[Extents] = []  # at random
+    there: list[Extents] = []  # whose networks are compiled
+    for index in reversed(range(len(known))):
+        one = known[index]
         below = {name: [other[name] for other in known if other[name] < extent] for name, extent in one.items()}
         least = {name: max(extents, default=0) + 1 for name, extents in below.items()}
-        drawn = {name: int(rng.integers(least[name], extent + 1)) for name, extent in one.items()}
-        for extents in (drawn, least, *(one | {name: fewest} for name, fewest in least.items())):
-            if extents not in known:
-                index = holding(known, extents)
-                assert index is not None, f"{one} holds {extents}"
-                found.setdefault(tuple(extents.values()), (index, extents))
-    return sorted(found.values(), key=lambda one: one[0])
+        new: dict[tuple[int, ...], Extents] = {}
+        lengths: dict[tuple[int, ...], Extents] = {}
+
+        def add(extents: Extents, one: Extents = one, new: dict = new, lengths: dict = lengths) -> None:
+            if extents == one:  # nothing lies between
+                return
+            if extents not in there and extents not in known:
+                there.append(extents)
+                new[_key(extents)] = extents
+            lengths[_key(extents)] = extents
+
+        for padded in (list(one), *([name] for name in one if len(one) > 1)):
+            narrower = [each for each in there if _pads(each, one) == padded]
+            add(max(narrower, key=_key, default=one | {name: least[name] for name in padded}))
+        random = [each for each in drawn if _pads(each, one)]
+        if index and random:
+            add(random[-1])
+        else:
+            own = {name: int(rng.integers(least[name], extent + 1)) for name, extent in one.items()}
+            own = least if own == one else own
+            if own != one:
+                drawn.append(own)
+            add(own)
+        there.append(one)
+        found.append(Trial(index, [*new.values()], [*lengths.values()]))
+    used = {_key(extents) for trial in found for extents in trial.lengths}
+    return [replace(trial, serves=_key(known[trial.shape]) in used) for trial in found]
+
+
+def _key(extents: Extents) -> tuple[int, ...]:
+    return tuple(extents.values())
+
+
+def _pads(given: Extents, to: Extents) -> list[str]:
+    """The names that are padded where inputs are `given`; none if the shape does not hold them."""
+    return [name for name in to if given[name] < to[name]] if all(given[name] <= to[name] for name in to) else []
 
 
 def holding(known: Sequence[Extents], given: Extents) -> int | None:
@@ -242,6 +303,22 @@ def _axes_of_outputs(outputs: Sequence[str], seen: Sequence[tuple[Extents, Mappi
     return found
 
 
+@dataclass(frozen=True)
+class _Exact:
+    """A network without padding."""
+
+    shapes: Mapping[str, tuple[int, ...]]  # of outputs
+    inputs: Sequence[Mapping[str, np.ndarray]]
+    outputs: Sequence[Mapping[str, np.ndarray]]
+
+
+def _exact(program: Program, padding: Padding, session: Session) -> _Exact:
+    """Its outputs for random inputs of all rows that there are."""
+    own, inputs = session.shapes[0], list(_drawn(program, padding))
+    outputs = [session.run(*(given[port.name] for port in own.inputs)) for given in inputs]
+    return _Exact({port.name: port.shape for port in own.outputs}, inputs, outputs)
+
+
 def _drawn(program: Program, padding: Padding) -> Iterator[dict[str, np.ndarray]]:
     """Random inputs: on both sides of what padding holds, above it, and below it, for reductions that the next inputs would
     hide. Whole numbers are such that padding does not hold, or, in the first inputs, any: but the first along a padded axis is
@@ -294,13 +371,9 @@ def _cut(whole: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return whole[tuple(map(slice, shape))]
 
 
-def _require_numbers(wanted: Sequence[Mapping[str, Any]]) -> None:
-    for name in wanted[0]:
-        if not any(tells(each[name]) for each in wanted):
-            raise InputError(
-                f'pad: random inputs make the output "{name}" 0, or no numbers, so nothing shows whether padding moves it: '
-                "declare the shapes that you need, without pad"
-            )
+def _unseen(wanted: Sequence[Mapping[str, Any]]) -> str | None:
+    """An output that shows nothing."""
+    return next((name for name in wanted[0] if not any(tells(each[name]) for each in wanted)), None)
 
 
 def _refusal(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], what: str) -> InputError | None:

@@ -7,7 +7,7 @@ import pytest
 
 from flexcomp.compiler.builder import prepare_shapes
 from flexcomp.compiler.options import options_of
-from flexcomp.compiler.padding import lengths_between
+from flexcomp.compiler.padding import trials_of
 from flexcomp.errors import InputError
 from flexcomp.network import PaddedRows, ValidRows
 from tests.padded import LEAKS, WIDTH, masked_encoder, recurrence
@@ -119,11 +119,37 @@ def test_as_many_kernels_leave_rows_out_as_outputs_need():
         ValidRows(PaddedRows(8, frozenset(), over=2)).told([], {})
 
 
-def test_lengths_that_are_tried_lie_in_every_gap():
-    for known in ([{"n": 64}, {"n": 16}, {"n": 15}], [{"h": 8, "w": 16}, {"h": 8, "w": 8}, {"h": 4, "w": 4}]):
-        found = lengths_between(known)
-        for index, extents in found:
-            assert extents not in known and all(extents[name] <= known[index][name] for name in extents)
-            assert not any(all(extents[name] <= one[name] for name in extents) for one in known[index + 1 :])
-    assert {index for index, _ in lengths_between([{"n": 64}, {"n": 16}, {"n": 15}])} == {0, 2}
-    assert (0, {"n": 17}) in lengths_between([{"n": 64}, {"n": 16}])
+LADDERS = {
+    "one": [{"n": 64}],
+    "neighbours": [{"n": 64}, {"n": 16}, {"n": 15}],
+    "four": [{"n": 512}, {"n": 128}, {"n": 64}, {"n": 16}],
+    "images": [{"h": 8, "w": 16}, {"h": 8, "w": 8}, {"h": 4, "w": 16}, {"h": 4, "w": 8}],
+    "crossed": [{"h": 8, "w": 16}, {"h": 16, "w": 8}],
+    "odd": [{"n": 3}, {"n": 1}],
+}
+
+
+@pytest.mark.parametrize("known", LADDERS.values(), ids=LADDERS)
+def test_every_shape_is_tried_with_padding_of_all_names_and_of_each(known):
+    there = []
+    for trial in trials_of(known):
+        shape = known[trial.shape]
+        there += trial.new
+        assert all(extents not in known for extents in trial.new)
+        assert all(extents in there and all(extents[name] <= shape[name] for name in shape) for extents in trial.lengths)
+        padded = [{name for name in shape if extents[name] < shape[name]} for extents in trial.lengths]
+        assert all(padded), "a shape is no padded one"
+        if max(shape.values()) > 1:
+            assert set(shape) in padded and all({name} in padded for name in shape)
+        there += [shape] if trial.serves else []
+    assert not trials_of(known)[-1].serves, "the largest shape is padded to no other"
+
+
+def test_few_networks_are_compiled_to_try():
+    """A shape is tried with those of smaller shapes; some length lies in the gap below the largest one."""
+    new = {name: [extents for trial in trials_of(known) for extents in trial.new] for name, known in LADDERS.items()}
+    assert {name: len(found) for name, found in new.items()} == {
+        "one": 2, "neighbours": 3, "four": 3, "images": 7, "crossed": 8, "odd": 1
+    }  # fmt: skip
+    assert {"n": 1} in new["four"] and any(extents["n"] > 128 for extents in new["four"])
+    assert not [extents for trial in trials_of([{"n": 2}, {"n": 1}]) for extents in trial.new]
