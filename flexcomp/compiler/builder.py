@@ -49,7 +49,7 @@ from .kernel_compiler import KernelCompiler
 from .known import DEFAULT_ARITHMETIC, DEFAULT_STORE
 from .lowering import Begin, compiled_here, fuse_layers, lower_layers, lowered_here
 from .options import Options, Request, Weights, options_of
-from .padding import lengths_served, padded_rows, tried_padding
+from .padding import lengths_served, padded_rows, rows_of, tried_padding
 from .prepared import Prepared, Progress, artifact_of_shapes
 from .probing import probed
 from .shapes import require_common, shape_with
@@ -345,9 +345,12 @@ def _padding(
         fixed = shape_with(of.input_shapes, extents).inputs
         return load_model(model, fixed, of.params, of.custom_operators, values=of.input_values)
 
+    rows = rows_of(of.input_shapes)
+    served = lengths_served(of.declared, rows) if rows is not None else ()
+
     def compiled(network: Imported, padded: PaddedRows | None, pads: Padding | None) -> tuple[Artifact, int]:
         types = WeightTypes("float32", partial(evaluate, weights=network.weights), offered=WEIGHT_DTYPES)
-        lowered = lowered_here(network, types, padded=padded, threads=threads)
+        lowered = lowered_here(network, types, padded=padded, threads=threads, served=served if padded else ())
         return compiled_here(network.name, options.cache, lowered, pads, threads), over_valid(lowered.layers)
 
     return tried_padding(of.pad, of.input_shapes, of.declared, networks, loaded, compiled, report)

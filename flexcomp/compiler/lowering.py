@@ -133,14 +133,16 @@ def _separate_weights(
 
 def lowered_here(
     imported: Imported, types: WeightTypes, *, rounded_for: CompileTarget | None = None, padded: PaddedRows | None = None,
-    threads: int | None = None,
+    threads: int | None = None, served: Sequence[tuple[int, int]] = (),
 ) -> Network:  # fmt: skip
     """A network for this machine, with one kernel a layer; `rounded_for` as for `fuse_layers`, `padded` for `lower_layers`.
 
-    With the `threads` of a library (None: a thread a core), its kernels are those of the library where that is for this machine.
+    With the `threads` of a library (None: a thread a core), and the rows that its shapes have and are `served` for, the kernels
+    are the smallest of the library, where that is for this machine.
     """
     target = resolve_target("native")
-    unit, late = replace(target.machine, threads=_threads(threads, target)), guessed_profile(target).prepared_late
+    unit = replace(target.machine, threads=_threads(threads, target), padded=tuple(served))
+    late = guessed_profile(target).prepared_late
     fused = fuse_layers(imported, target, None, _quiet, types, rounded_for, padded=padded is not None)
     return lower_layers(imported, fused, target, unit, "smallest", None, _quiet, DEFAULT_STORE, late, fetch=False, padded=padded)
 
