@@ -129,7 +129,6 @@ def serve(
         asked = None if request_memory is None else _bytes(request_memory, "--request-memory").nbytes
         try:
             from flexcomp.serving import (
-                LanguageModel,
                 Metrics,
                 Models,
                 Room,
@@ -142,8 +141,6 @@ def serve(
                 log_to_stderr,
                 make_app,
                 needs_of,
-                parted,
-                pool_part,
                 read_token,
                 requests_nbytes,
             )
@@ -152,44 +149,36 @@ def serve(
             raise FlexcompError(f"{error.name} is missing: pip install 'flexcomp[serve]'") from None
         source = None if watch is None else source_of(watch)
         token = None if token_file is None else read_token(token_file)
-        decoders = {name: path for name, path in named.items() if is_decoder(path)}
-        named = {name: path for name, path in named.items() if name not in decoders}
-        drafts = _drafts(draft or [], decoders)
         loaded = (libraries_in(repository) if load_all and repository is not None else {}) | named
-        summaries = [read_summary(path) for path in {path.resolve() for path in loaded.values()}]
-        parts = [needs_of(path, drafts.get(name)).part for name, path in decoders.items()]
-        room = Room(requests_nbytes(total, summaries, asked, [part.least for part in parts]))
-        for_models = total.nbytes - room.nbytes
-        parts.insert(0, pool_part(summaries, for_models if repository is not None or not decoders else 0))
-        shares = parted(for_models, parts)
-        models_budget = Budget(max(shares[0], 1), total.units)
+        decoders = {name: path for name, path in loaded.items() if is_decoder(path)}
+        drafts = _drafts(draft or [], decoders, loaded, repository)
+        networks = {path.resolve() for name, path in loaded.items() if name not in decoders}
+        summaries = [read_summary(path) for path in networks]
+        least = [needs_of(path, drafts.get(name)).part.least for name, path in decoders.items()]
+        room = Room(requests_nbytes(total, summaries, asked, least))
+        models_budget = Budget(total.nbytes - room.nbytes, total.units)
         says = log_to_stderr(log)
         keep_freed_memory()
         with ExitStack() as held:
             listening = held.enter_context(bind(host, port, token is not None))
             pool = held.enter_context(Pool(models_budget, lanes, threads, queue=queue, sharing=sharing))
-            models = Models(pool, named, repository, options)
+            whole = Whole(pool, models_budget.nbytes, threads, queue, drafts)
+            held.callback(whole.close)
+            models = Models(whole, named, repository, options)
             for name in loaded:
                 began = time.monotonic()
                 models.load(name)
                 says.info("loaded", model=name, seconds=round(time.monotonic() - began, 3))
-            languages: dict[str, LanguageModel] = {}
-            for (name, path), share in zip(decoders.items(), shares[1:], strict=True):
-                began = time.monotonic()
-                languages[name] = LanguageModel(path, share, threads, queue, drafts.get(name))
-                held.callback(languages[name].close)
-                says.info("loaded", model=name, seconds=round(time.monotonic() - began, 3))
-            whole = Whole(pool, parts[0], languages, for_models) if languages else pool
             if source is not None:
-                held.enter_context(whole.watch(source, most=Budget(for_models, total.units)))
-            metrics = Metrics(pool, room, languages)
-            service = Service(pool, models, room, metrics, says, body_timeout_ms / 1e3, languages=languages)
+                held.enter_context(whole.watch(source, most=models_budget))
+            metrics = Metrics(pool, room, whole)
+            service = Service(pool, models, room, metrics, says, body_timeout_ms / 1e3, languages=whole)
             address, bound = listening.getsockname()[:2]
             pass_signals_on()
             says.info(
                 "serving",
                 url=f"http://{f'[{address}]' if ':' in address else address}:{bound}",
-                models=", ".join([*models.names, *languages]),
+                models=", ".join([*models.names, *whole]),
                 budget=human_bytes(whole.budget, total.units),
                 requests=human_bytes(room.nbytes, total.units),
             )
@@ -197,10 +186,12 @@ def serve(
             says.info("ended")
 
 
-def _drafts(given: list[Path], decoders: Mapping[str, Path]) -> dict[str, Path]:
+def _drafts(
+    given: list[Path], decoders: Mapping[str, Path], loaded: Mapping[str, Path], repository: Path | None
+) -> dict[str, Path]:
     found = named_libraries(given)
     for name in found:
-        if name not in decoders:
+        if name not in decoders and (name in loaded or repository is None):
             known = ", ".join(decoders) or "none"
             raise InputError(f"--draft {name}=… is for a decoder that is served with its tokenizer; there is {known}")
     return found

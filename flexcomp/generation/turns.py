@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flexcomp.errors import CancelledError, FlexcompError, RefusedError
+from flexcomp.errors import CancelledError, FlexcompError, InputError, RefusedError
 from flexcomp.generation.text import Text, TextReply
 
 _AGAIN_MS = 1e3
@@ -38,14 +38,16 @@ class Turns:
         self._current: Turn | None = None
         self._calls: deque[Callable[[], None]] = deque()  # for the thread, between two inferences
         self._changed = threading.Condition()
-        self._closed = False
+        self._closed: Exception | None = None  # what callers are told
         self._thread = threading.Thread(target=self._work, name="flexcomp-turns", daemon=True)
         self._thread.start()
 
     def begin(self, reply: TextReply, say: Say) -> Turn:
-        """Have a reply of `text` computed. Raises RefusedError where too many wait."""
+        """Have a reply of `text` computed. Raises RefusedError where too many wait, and what `close` was given."""
         turn = Turn(reply, say)
         with self._changed:
+            if self._closed is not None:
+                raise self._closed
             waiting = len(self._turns) - len(self._taking_turns())
             if waiting >= self._most_waiting:
                 raise RefusedError(f"{waiting} requests wait for the model already", "queue", _AGAIN_MS)
@@ -89,14 +91,19 @@ class Turns:
             turns = len(self._taking_turns())
             return turns, len(self._turns) - turns
 
-    def close(self) -> None:
-        """End all replies, and the thread."""
+    def close(self, told: Exception | None = None) -> None:
+        """End all replies, whose callers are `told`, and the thread."""
         with self._changed:
-            self._closed = True
+            self._closed = told or InputError("the decoder is closed")
             if self._current is not None:
                 self._generator.cancel()
             self._changed.notify_all()
         self._thread.join()
+        with self._changed:
+            left, self._turns = self._turns, []
+        for turn in left:
+            turn.reply.reply.finish = turn.reply.reply.finish or "cancelled"
+            turn.say(turn, "", self._closed)
 
     def _work(self) -> None:
         count = 0
@@ -112,7 +119,7 @@ class Turns:
     def _next(self) -> Turn | None:
         """The reply whose turn is next; None at the end."""
         with self._changed:
-            while not self._closed:
+            while self._closed is None:
                 while self._calls:
                     self._calls.popleft()()
                 if self._turns:

@@ -2,7 +2,7 @@
 
 `protocol` turns requests into arrays and arrays into responses; `models` are the libraries that may be loaded; `inference`
 computes what one request asks, and `account` counts and logs each; `app` has the routes, and `server` the socket and the end.
-`language` and the files `openai_` are for text: decoders, by OpenAI's protocol.
+`language` and the files `openai_` are for text: decoders, by OpenAI's protocol; `whole` parts the budget.
 Needs the extra `serve`.
 """
 
@@ -13,7 +13,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     app="make_app",
     auth="read_token",
     budget="requests_nbytes",
-    language="LanguageModel Whole is_decoder needs_of parted pool_part",
+    language="LanguageModel is_decoder needs_of",
     limits="Room",
     logs="FORMATS log_to_stderr",
     memory="keep_freed_memory",
@@ -21,4 +21,5 @@ __getattr__, __dir__, __all__ = lazy_exports(
     models="Models libraries_in",
     server="bind serve",
     service="Service",
+    whole="Whole parted pool_part",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -44,6 +45,7 @@ class Room:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
+        self.changing = threading.Lock()  # of `used`
         self.used = 0
         self.shares = 0  # requests that may hold some
 
@@ -56,7 +58,7 @@ class Room:
             yield share
         finally:
             self.shares -= 1
-            self.used -= share.nbytes
+            share.hold(0)
 
 
 class Share:
@@ -73,16 +75,17 @@ class Share:
             raise Refusal(
                 TOO_LARGE, f"{what} takes {human_bytes(nbytes)}, more than the {human_bytes(room.nbytes)} of memory for requests"
             )
-        others = room.used - self.nbytes
-        if others + nbytes > room.nbytes:
-            raise Refusal(
-                BUSY,
-                f"{what} of {human_bytes(nbytes)} beside {human_bytes(others)} of other requests is more than "
-                f"the {human_bytes(room.nbytes)} that the server holds at once",
-                retry_after_ms=_AGAIN_MS,
-            )
-        room.used += nbytes - self.nbytes
-        self.nbytes = nbytes
+        with room.changing:
+            others = room.used - self.nbytes
+            if others + nbytes > room.nbytes:
+                raise Refusal(
+                    BUSY,
+                    f"{what} of {human_bytes(nbytes)} beside {human_bytes(others)} of other requests is more than "
+                    f"the {human_bytes(room.nbytes)} that the server holds at once",
+                    retry_after_ms=_AGAIN_MS,
+                )
+            room.used += nbytes - self.nbytes
+            self.nbytes = nbytes
 
 
 async def read_body(scope: Scope, receive: Receive, share: Share, most_nbytes: int, within_s: float) -> bytearray | memoryview:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -67,7 +68,7 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._registry.register(_OfPool(pool))
-        self._registry.register(_OfDecoders(languages or {}))
+        self._registry.register(_OfDecoders({} if languages is None else languages))
         self.in_flight = Gauge("flexcomp_requests_in_flight", "Requests being answered", registry=registry)
         held = Gauge("flexcomp_body_bytes", "What requests hold, from bodies to answers", registry=registry)
         held.set_function(lambda: room.used)
@@ -142,11 +143,10 @@ class _OfDecoders:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        for name, grows, what, value in _DECODER if self._languages else ():
+        decoders = self._languages.items()  # of one moment: they come and go
+        for name, grows, what, value in _DECODER if decoders else ():
             metric = (CounterMetricFamily if grows else GaugeMetricFamily)(f"flexcomp_decoder_{name}", what, labels=["model"])
-            for model, one in self._languages.items():
-                try:
+            for model, one in decoders:
+                with suppress(FlexcompError):  # closed meanwhile
                     metric.add_metric([model], value(one))
-                except FlexcompError:  # closed: the server is ending
-                    return
             yield metric

@@ -1,4 +1,4 @@
-"""The libraries that a server may load, by name, and which of them its pool has."""
+"""The libraries that a server may load, by name, and which of them are loaded: networks in its pool, and decoders."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from flexcomp.errors import ArtifactError, FlexcompError, InputError
-from flexcomp.runtime import Fitting, Pool, TensorInfo, read_summary
+from flexcomp.generation.tokenizer import TOKENIZER
+from flexcomp.runtime import Fitting, TensorInfo, read_summary
 
-from .answers import UNKNOWN, Refusal
+from .answers import OPENAI, UNKNOWN, Refusal
+from .language import is_decoder
 from .memory import give_back_freed_memory
 from .protocol import most_nbytes
+from .whole import Whole
 
 VERSION = "1"  # of every model: libraries have no versions
+_IN_FOLDER = "model.so"  # the library in a folder of its own
 
 
 @dataclass(frozen=True)
 class Model:
-    """The server's facts of a loaded model."""
+    """The server's facts of a network in the pool."""
 
     name: str
     fitting: Fitting
@@ -40,50 +44,55 @@ class Model:
 class Models:
     """Loads and unloads by name. Only names of `libraries`, and of files in `folder`, are known: no request says a path.
 
-    `options` are arguments of `Pool.add` by name. Reading is for any thread, and sees a model while requests may be given to
-    the pool; loading waits for the pool, one at a time.
+    `options` are arguments of `Pool.add` by name. Reading is for any thread, and sees a network while requests may be given to
+    the pool; loading waits for the pool and the decoders, one at a time.
     """
 
     def __init__(
         self,
-        pool: Pool,
+        whole: Whole,
         libraries: Mapping[str, Path],
         folder: Path | None = None,
         options: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self._pool = pool
+        self._whole, self._pool = whole, whole.pool
         self._named = dict(libraries)
         self._folder = folder
         self._options = options or {}
         self._changing = threading.Lock()
-        self._loaded: dict[str, Model] = {}
+        self._loaded: dict[str, Model] = {}  # networks
         self._files: dict[str, tuple] = {}  # as of loading
         self._reasons: dict[str, str] = {}  # why a model is not there
         self._folders: set[str] = set()  # of files that errors may name
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._loaded
-
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the models that are loaded."""
+        """Of the networks that are loaded."""
         return tuple(self._loaded)
 
     def get(self, name: str) -> Model:
-        """A model that is loaded. Raises Refusal."""
+        """A network that is loaded. Raises Refusal."""
         if (model := self._loaded.get(name)) is not None:
             return model
-        if name in self._libraries():
-            raise Refusal(UNKNOWN, f"the model {_shown(name)} is not loaded: {self._reason(name)}")
+        if name in self._whole:
+            raise Refusal(UNKNOWN, f"the model {_shown(name)} is a decoder, which replies at {OPENAI}chat/completions")
+        self.require_loaded(name)
         raise unknown(name)
 
+    def require_loaded(self, name: str) -> None:
+        """Raise Refusal, with the reason, for a model that could be loaded, and is not."""
+        if not self._is_loaded(name) and name in self._libraries():
+            raise Refusal(UNKNOWN, f"the model {_shown(name)} is not loaded: {self.without_folders(self._reason(name))}")
+
     def path(self, name: str) -> Path:
-        """Of the library of a model that is loaded. Raises Refusal."""
+        """Of the library of a network that is loaded. Raises Refusal."""
         self.get(name)
         return self._libraries()[name]
 
     def require_ready(self, name: str) -> None:
         """Raise Refusal unless a model is loaded and can run."""
+        if name in self._whole:
+            return
         self.get(name)
         if (reason := self._broken(name)) is not None:
             raise Refusal(UNKNOWN, f"the model {_shown(name)} cannot run: {reason}")
@@ -101,9 +110,9 @@ class Models:
     def index(self) -> list[dict[str, str]]:
         """All models, loaded or not, in the protocol's form."""
         listed = []
-        for name in sorted({*self._libraries(), *self._loaded}):
+        for name in sorted({*self._libraries(), *self._loaded, *self._whole}):
             entry = {"name": name, "version": VERSION, "state": "READY", "reason": ""}
-            reason = self._broken(name) if name in self._loaded else self._reason(name)
+            reason = self._broken(name) if self._is_loaded(name) else self._reason(name)
             if reason is not None:
                 entry |= {"state": "UNAVAILABLE", "reason": self.without_folders(reason)}
             listed.append(entry)
@@ -118,7 +127,7 @@ class Models:
             self._folders |= _folders(path) | _folders(_weights_of(path))
             try:
                 files = _files(path)
-                if name in self._loaded:
+                if self._is_loaded(name):
                     if self._files[name] == files and self._broken(name) is None:
                         return
                     self._remove(name)
@@ -129,9 +138,9 @@ class Models:
                 raise
 
     def unload(self, name: str) -> None:
-        """Take a model out of the pool; requests in its queue fail. Raises Refusal where there is no such model."""
+        """Take a model out; its requests that wait, and replies in progress, fail. Raises Refusal if there is no such model."""
         with self._changing:
-            if name in self._loaded:
+            if self._is_loaded(name):
                 self._remove(name)
             elif name not in self._libraries():
                 raise unknown(name)
@@ -143,26 +152,40 @@ class Models:
             give_back_freed_memory()
 
     def _open(self, name: str, path: Path) -> None:
+        if is_decoder(path):
+            self._whole.add(name, path, _weights_of(path))
+            self._reasons.pop(name, None)
+            return
         if states := read_summary(path).get("states"):
             listed = ", ".join(f'"{state["name"]}"' for state in states)
-            raise InputError(f"{path} keeps {listed} from one inference to the next, which all clients would share")
-        self._pool.add(name, path, weights=_weights_of(path), **self._options.get(name, {}))
+            raise InputError(
+                f"{path} keeps {listed} from one inference to the next, which all clients would share; decoders need "
+                f"{TOKENIZER} next to it"
+            )
+        self._whole.add_network(name, path, weights=_weights_of(path), **self._options.get(name, {}))
         model = Model.of(name, self._pool.fitting(name))
         self._reasons.pop(name, None)
         self._loaded[name] = model
 
     def _remove(self, name: str) -> None:
-        """From here on requests are refused; those that the pool has come to an end first."""
+        """From here on requests are refused; inferences that run come to an end first."""
         self._reasons[name] = "unloaded"
-        del self._loaded[name]
-        self._pool.remove(name)
+        if self._loaded.pop(name, None) is None:
+            self._whole.remove(name)
+        else:
+            self._whole.remove_network(name)
         give_back_freed_memory()
 
     def _libraries(self) -> Mapping[str, Path]:
         return self._named if self._folder is None else libraries_in(self._folder) | self._named
 
+    def _is_loaded(self, name: str) -> bool:
+        return name in self._loaded or name in self._whole
+
     def _broken(self, name: str) -> str | None:
-        """Why a model that the pool has cannot run any more."""
+        """Why a model that is loaded cannot run any more."""
+        if name in self._whole:  # of which each reply tries anew
+            return None
         try:
             return self._pool.broken(name)
         except InputError:  # removed just now
@@ -173,9 +196,10 @@ class Models:
 
 
 def libraries_in(folder: Path) -> dict[str, Path]:
-    """By name, those that lie in a folder now, or that links there lead to."""
+    """By name, those that lie in a folder now, or that links there lead to: NAME.so, or NAME/model.so."""
     try:
-        return {path.stem: path for path in sorted(folder.glob("*.so"))}
+        inside = {path.parent.name: path for path in sorted(folder.glob(f"[!.]*/{_IN_FOLDER}"))}
+        return inside | {path.stem: path for path in sorted(folder.glob("*.so"))}
     except OSError:
         return {}
 
@@ -186,9 +210,10 @@ def unknown(name: str) -> Refusal:
 
 
 def _files(path: Path) -> tuple:
-    """Identity and time of writing of the files of a library and its weights."""
+    """Identity and time of writing of the files of a library, its weights, and its tokenizer if it has one."""
     found = []
-    for one in (path, _weights_of(path)):
+    text = path.resolve().parent / TOKENIZER
+    for one in (path, _weights_of(path), *([text] if text.exists() else [])):
         try:
             status = one.stat()
         except OSError as error:

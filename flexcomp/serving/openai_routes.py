@@ -53,6 +53,7 @@ def add_openai_routes(app: FastAPI, service: Service) -> None:
 
 def _language(service: Service, name: str) -> LanguageModel:
     if (found := service.languages.get(name)) is None:
+        service.models.require_loaded(name)
         known = ", ".join(service.languages) or "none: name a decoder's library, with its tokenizer next to it"
         raise Refusal(UNKNOWN, f"there is no model {name[:80]!r} for text; there is {known}")
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from starlette.types import ASGIApp, Message
 
 import flexcomp
-from flexcomp.serving import Metrics, Models, Room, Service
+from flexcomp.serving import Metrics, Models, Room, Service, Whole
 from flexcomp.serving.logs import Log
 
 INFER = "/v2/models/model/infer"
@@ -21,7 +21,7 @@ def serving(library: Path, budget: int, **options: object) -> Iterator[Service]:
     """Of `model`, in one lane with one thread; `options` are those of `Pool.add`."""
     with flexcomp.Pool(budget, threads=1) as pool:
         room = Room(1 << 20)
-        models = Models(pool, {"model": library}, options={"model": options})
+        models = Models(Whole(pool, budget), {"model": library}, options={"model": options})
         models.load("model")
         yield Service(pool, models, room, Metrics(pool, room), Log(), 5)
 

@@ -11,7 +11,7 @@ import pytest
 import flexcomp
 from benchmarks.lab.chats import MOST_OVER_NBYTES, run
 from flexcomp.generation import Sampling, Text
-from flexcomp.serving import LanguageModel, Metrics, Models, Room, Service, make_app
+from flexcomp.serving import LanguageModel, Metrics, Models, Room, Service, Whole, make_app
 from flexcomp.serving.answers import Refusal
 from flexcomp.serving.language import needs_of
 from flexcomp.serving.logs import Log
@@ -243,7 +243,7 @@ def service(decoder_library):
     with flexcomp.Pool(1, threads=1) as pool:
         room = Room(1 << 20)
         language = LanguageModel(decoder_library, 6_000_000, 1, 4)
-        yield Service(pool, Models(pool, {}), room, Metrics(pool, room), Log(), 0.5, languages={"chat": language})
+        yield Service(pool, Models(Whole(pool, 1), {}), room, Metrics(pool, room), Log(), 0.5, languages={"chat": language})
         language.close()
 
 
