@@ -216,9 +216,8 @@ class _Fuser(MainRewriter):
 def kernel_of(spec: AttentionSpec, unit: Machine, name: str, padded: bool = False) -> tirx.PrimFunc:
     """The kernel with all that the lowering wants to know."""
     func, implementation, scratch = machines.attention_of(spec, unit)
-    described = kernel_attributes(
-        "attention", implementation, str(spec), spec.flops, scratch=scratch, work=attention.work(spec)
-    )
+    work = attention.work(spec, machines.vectors(unit))
+    described = kernel_attributes("attention", implementation, str(spec), spec.flops, scratch=scratch, work=work)
     rows = {BY_ROWS: [0]} if spec.follows_queries else {}
     if padded and spec.follows_keys:
         func = with_told(func, attention.kernel(spec, machines.vectors(unit), told=True), spec.queries, [0, 1, 2])

@@ -90,9 +90,7 @@ def attention_of(spec: AttentionSpec, unit: Machine) -> tuple[tirx.PrimFunc, str
     if isinstance(unit, Gpu):
         queries, _ = gpu_attention.parts(spec, unit.architecture)
         return gpu_attention.kernel(spec, unit.architecture), f"attention {min(queries, spec.queries)} queries", ()
-    lanes = max(blocks.vectors for blocks in attention.blocks_of(spec, unit)) * unit.width
-    name = f"attention {min(lanes, spec.queries)} queries"
-    return attention.kernel(spec, unit), name, attention.scratch(spec, unit)
+    return attention.kernel(spec, unit), f"attention {attention.name(spec, unit)}", attention.scratch(spec, unit)
 
 
 def adds_positions(unit: Machine) -> bool:

@@ -21,6 +21,8 @@ that is told how many rows of padded queries and keys are valid leaves out block
 previous one; a single block of too few queries repeats the last one. Blocks run in parallel in `slots`, each with scratch of
 its own.
 
+Of few queries most lanes would be empty: `attention_rows.py` has another kernel for these.
+
 Scores of a whole block are kept, as in Rabe & Staats, "Self-attention does not need O(n²) memory" (2021), section 2,
 with one chunk of keys: scratch grows with the keys, not with their square.
 """
@@ -29,7 +31,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -38,17 +39,15 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ..tiles import vector_math
-from ..tiles.emit import PARALLEL_FLOPS, Accumulators, converted, flat, spread, vector, zero
+from ..tiles.emit import Accumulators, converted, flat, in_slots, spread, vector, zero
 from ..tiles.tile import Tile, VectorUnit, choose, most_rows, pieces, runs, split_evenly
-from . import position_scores
-from .attention_block import Blocks, QueryBlock, transposed_rows
+from . import attention_rows, attention_rows_kernel, position_scores
+from .attention_block import Blocks, QueryBlock, most_slots, transposed_rows
 from .attention_spec import AttentionSpec
 
 # Vectors of queries in a block. Causal blocks are smaller: more keys can be left out.
 _MOST_VECTORS = 4
 _MOST_VECTORS_CAUSAL = 2
-# Blocks that may be computed at the same time.
-_SLOTS = 4
 # Cost of a score besides its products, in operations of theirs: masking, the exponential, loads and stores.
 _SOFTMAX_FLOPS = 60.0
 _GATHER_FLOPS = 30.0  # the same of a score by position
@@ -62,22 +61,32 @@ def blocks_of(spec: AttentionSpec, unit: VectorUnit) -> list[Blocks]:
     return [Blocks(start * unit.width, count, vectors) for start, vectors, count in runs(cut)]
 
 
-def work(spec: AttentionSpec) -> float:
+def work(spec: AttentionSpec, unit: VectorUnit) -> float:
     """Operations at the speed of a convolution."""
+    if attention_rows.takes(spec, unit):
+        return attention_rows.Rows(spec, unit).work
     scores = spec.batch * spec.heads * spec.queries * spec.mean_keys
     return spec.flops * (spec.mean_keys / spec.keys) + (_SOFTMAX_FLOPS + _GATHER_FLOPS * len(spec.positions)) * scores
 
 
 def slots(spec: AttentionSpec, unit: VectorUnit) -> int:
     """How many blocks may be computed at the same time."""
-    if spec.flops < PARALLEL_FLOPS:
-        return 1
     heads = 1 if position_scores.floats_of_head(spec) else spec.batch * spec.heads
-    return min(_SLOTS, heads * max(blocks.count for blocks in blocks_of(spec, unit)))
+    return min(most_slots(spec), heads * max(blocks.count for blocks in blocks_of(spec, unit)))
+
+
+def name(spec: AttentionSpec, unit: VectorUnit) -> str:
+    """What the kernel computes at a time."""
+    if attention_rows.takes(spec, unit):
+        return f"{attention_rows.Rows(spec, unit).rows} rows"
+    return f"{min(max(blocks.vectors for blocks in blocks_of(spec, unit)) * unit.width, spec.queries)} queries"
 
 
 def scratch(spec: AttentionSpec, unit: VectorUnit) -> tuple[tuple[int, int], ...]:
     """Shapes of the kernel's last parameters: for every slot Qᵀ, Pᵀ and products of a block; products of a head, if needed."""
+    if attention_rows.takes(spec, unit):
+        cut = attention_rows.Rows(spec, unit)
+        return ((cut.slots, math.ceil(cut.scores / _LINE) * _LINE),)
     lanes = max(blocks.vectors for blocks in blocks_of(spec, unit)) * unit.width
     floats = (transposed_rows(spec) + spec.keys) * lanes + position_scores.floats_of_block(spec, lanes)
     own = (slots(spec, unit), math.ceil(floats / _LINE) * _LINE)
@@ -119,7 +128,9 @@ def kernel(spec: AttentionSpec, unit: VectorUnit, told: bool = False) -> tirx.Pr
             within = tirx.max(tirx.min(valid, tirx.const(spec.queries, "int64")), tirx.const(0, "int64"))
             rows = T.bind(tirx.Cast("int32", within))
         heads = spec.batch * spec.heads
-        if not common:
+        if attention_rows.takes(spec, unit):
+            attention_rows_kernel.emit(attention_rows.Rows(spec, unit), buffers, each, rows)
+        elif not common:
             _blocks(spec, unit, buffers, (count, each), heads, 0, rows)
         else:
             with T.serial(heads) as head:
@@ -137,18 +148,9 @@ def _blocks(spec: AttentionSpec, unit: VectorUnit, buffers, slots: tuple[int, in
             lanes = blocks.vectors * unit.width
             begun = (rows - blocks.start + (lanes - 1)) // lanes
             number = T.bind(tirx.max(tirx.min(begun, blocks.count), 0))
-        with _in_slots(heads * number, count) as (task, slot):
+        with in_slots(tirx.const(heads, "int32") * number, count) as (task, slot):
             block = _Block(spec, unit, blocks, buffers, slot * each, rows)
             block.emit(first + task // number, task % number)
-
-
-@contextmanager
-def _in_slots(tasks: ir.Expr | int, count: int) -> Iterator[tuple]:
-    """(task, slot) for every task, slots in parallel with an equal share each."""
-    share = math.ceil(tasks / count) if isinstance(tasks, int) else T.bind((tasks + (count - 1)) // count)
-    with T.parallel(count) if count > 1 else T.serial(count) as slot:
-        with T.serial(tirx.min(slot * share, tasks), tirx.min(slot * share + share, tasks)) as task:
-            yield task, slot
 
 
 class _Block(QueryBlock):
@@ -158,15 +160,7 @@ class _Block(QueryBlock):
         spec, blocks = self.spec, self.blocks
         head = T.bind(head)
         self.batch, self.head = T.bind(head // spec.heads), T.bind(head % spec.heads)
-        if self.lengths is not None:
-            length = tirx.min(self.lengths[self.batch], tirx.const(spec.keys, "int64"))
-            length = tirx.Cast("int32", tirx.max(length, tirx.const(0, "int64")))
-            self.valid = T.bind(length if self.rows is None else tirx.min(length, self.rows))
-        elif self.rows is not None and not spec.causal:
-            self.valid = self.rows
-        if self.begins is not None:
-            last = tirx.Cast("int64", self.valid) - 1
-            self.begin = T.bind(tirx.Cast("int32", tirx.max(tirx.min(self.begins[self.batch], last), tirx.const(0, "int64"))))
+        self.bind_bounds()
         start = blocks.start + number * self.lanes
         self.start = T.bind(tirx.max(tirx.min(start, spec.queries - self.lanes), 0))
         for term in range(len(spec.positions)):

@@ -25,6 +25,11 @@ def vector(index: tirx.Expr | int, lanes: int):
     return index if lanes == 1 else T.ramp(index, 1, lanes)
 
 
+def strided(begin: tirx.Expr | int, stride: int, lanes: int):
+    """Index of `lanes` elements that are so far apart."""
+    return begin if lanes == 1 else T.ramp(begin, stride, lanes)
+
+
 def spread(value: tirx.Expr, lanes: int) -> tirx.Expr:
     """A scalar in every lane."""
     return value if lanes == 1 else T.broadcast(value, lanes)
