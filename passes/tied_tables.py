@@ -40,6 +40,7 @@ class _Source:
     var: relax.Var
     rounded: str
     others: tuple[relax.Var, ...] = ()  # scales and zero points of integers in blocks
+    columns: bool = False  # of the weight instead of rows
 
 
 def tied_tables(mod: tvm.IRModule, unit: Machine) -> dict[relax.Var, Tied]:
@@ -87,22 +88,38 @@ def _rows_of(panel: relax.Var, spec: EmbeddingSpec, values: dict) -> _Source:
         rounded = kept if function == "round" else rounded
         if function == "rows_of_blocks":
             if (wide := before_rounding(values.get(value.args[1]))) is not None:
-                return _Source(_unshaped(wide, values), rounded)
+                return _rows(wide, rounded, values)
             return _Source(value.args[1], rounded, tuple(value.args[2:]))
         var = value.args[1]
-    return _Source(_unshaped(var, values), rounded)
+    return _rows(var, rounded, values)
+
+
+def _rows(var: relax.Var, rounded: str, values: dict) -> _Source:
+    """Rows of a variable: columns of a weight that it is the transpose of."""
+    var = _unshaped(var, values)
+    if _is_turned(values.get(var)):
+        return _Source(_unshaped(values[var].args[0], values), rounded, columns=True)
+    return _Source(var, rounded)
 
 
 def _channels_of(weight: relax.Var, layer: relax.Function, values: dict) -> _Source | None:
-    """The weight of whose rows the channels of a dense layer are."""
+    """The weight of whose rows or columns the channels of a dense layer are."""
     dtype = str(layer.attrs[DTYPE]) if DTYPE in layer.attrs else ""
-    value = values.get(weight)
-    if operator(value) != "permute_dims" or len(shape(weight)) != 2 or permuted_axes(value) != [1, 0]:
+    if len(shape(weight)) != 2:
         return None
+    rounded = dtype.removeprefix(VALUES_OF) if dtype.startswith(VALUES_OF) else ""
+    value = values.get(weight)
+    if not _is_turned(value):
+        return _Source(_unshaped(weight, values), rounded, columns=True)
     parts = of_blocks(values.get(value.args[0])) if blocks_of(dtype) else None
     if parts is not None:
         return _Source(parts.integers, "", tuple(one for one in (parts.scales, parts.zeros) if one is not None))
-    return _Source(_unshaped(value.args[0], values), dtype.removeprefix(VALUES_OF) if dtype.startswith(VALUES_OF) else "")
+    return _Source(_unshaped(value.args[0], values), rounded)
+
+
+def _is_turned(value: tvm.ir.Expr | None) -> bool:
+    """Whether a value is the transpose of a matrix."""
+    return operator(value) == "permute_dims" and permuted_axes(value) == [1, 0]
 
 
 def _unshaped(var: relax.Var, values: dict) -> relax.Var:
