@@ -14,10 +14,12 @@ from email.message import Message
 from pathlib import Path
 
 RUNTIME = "flexcomp-runtime"
-# Needs NumPy and tvm_ffi only. `tests/smoke_runtime.py` imports each of these files where nothing else is installed.
-_RUNTIME_FILES = (
-    *(f"flexcomp/{name}.py" for name in ("__init__", "arguments", "deprecated", "errors", "files", "json_text")),
-    *(f"flexcomp/{name}.py" for name in ("gc_threshold", "lazy_exports", "renamed", "units", "version")),
+# Needs NumPy and tvm_ffi only, but for the command line, which needs the extra `text`. `tests/smoke_runtime.py` imports each of
+# these files where nothing else is installed.
+RUNTIME_FILES = (
+    *(f"flexcomp/{name}.py" for name in ("__init__", "__main__", "arguments", "deprecated", "errors", "files", "json_text")),
+    *(f"flexcomp/{name}.py" for name in ("gc_threshold", "lazy_exports", "printable", "renamed", "units", "version")),
+    *(f"flexcomp/cli/{name}.py" for name in ("__init__", "board", "chat", "command", "common", "generate", "names", "supervise")),
     "flexcomp/py.typed",
     "flexcomp/generation/",
     "flexcomp/runtime/",
@@ -26,8 +28,10 @@ _RUNTIME_FILES = (
     "flexcomp/runtime_ext/libflexcomp.so.1",
 )
 _RUNTIME_NEEDS = ("apache-tvm-ffi", "numpy")
+_TEXT, _TEXT_NEEDS = "text", ("typer",)  # an extra of both wheels, and what of flexcomp's own needs it has besides
 _RUNTIME_SUMMARY = "Runs neural networks in a small memory budget, streaming their weights from storage"
 _RUNTIME_README = """`flexcomp.load`, `Session`, `Pool`, `Generator` and the program `flexcomp-run`, without the compiler.
+`flexcomp-runtime[text]` has the command `flexcomp generate`, too.
 The package `flexcomp` compiles networks, on this machine or on another one.
 """
 _NATIVE = "flexcomp/runtime_ext/"
@@ -47,9 +51,9 @@ def split_wheel(wheel: Path, output: Path, platform: str, others: Mapping[str, P
     programs = f"{own.removesuffix('.dist-info')}.data/"
 
     def is_runtime(name: str) -> bool:
-        return name.startswith((*_RUNTIME_FILES, programs))
+        return name.startswith((*RUNTIME_FILES, programs, f"{own}/entry_points.txt"))
 
-    if unknown := [part for part in _RUNTIME_FILES if not any(name.startswith(part) for name in files)]:
+    if unknown := [part for part in RUNTIME_FILES if not any(name.startswith(part) for name in files)]:
         raise ValueError(f"{wheel.name} has no {', '.join(unknown)}")
     runtime = {name: data for name, data in files.items() if is_runtime(name)}
     runtime |= {name: data for name, data in files.items() if name.startswith(f"{own}/licenses/")}
@@ -71,15 +75,24 @@ def _read(wheel: Path) -> dict[str, tuple[bytes, int]]:
 
 def _runtime_metadata(metadata: Message) -> Message:
     made = Message()
-    left_out = ("requires-dist", "provides-extra", "description-content-type")
     for key, value in metadata.items():
-        if key.lower() not in left_out or value.startswith(tuple(f"{name}{sign}" for name in _RUNTIME_NEEDS for sign in "<>=!~")):
+        if key.lower() not in ("requires-dist", "provides-extra", "description-content-type"):
             made[key] = value
+    made["Provides-Extra"] = _TEXT
+    for need in metadata.get_all("Requires-Dist", []):
+        if _is_one_of(need, _RUNTIME_NEEDS) or need.endswith(f'extra == "{_TEXT}"'):
+            made["Requires-Dist"] = need
+        elif _is_one_of(need, _TEXT_NEEDS):
+            made["Requires-Dist"] = f'{need}; extra == "{_TEXT}"'
     made.replace_header("Name", RUNTIME)
     made.replace_header("Summary", _RUNTIME_SUMMARY)
     made["Description-Content-Type"] = "text/markdown"
     made.set_payload(_RUNTIME_README)
     return made
+
+
+def _is_one_of(need: str, names: tuple[str, ...]) -> bool:
+    return need.startswith(tuple(f"{name}{sign}" for name in names for sign in "<>=!~"))
 
 
 def _compiler_metadata(metadata: Message) -> Message:

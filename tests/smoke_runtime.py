@@ -30,7 +30,10 @@ def main(folder: Path, emulator: list[str]) -> None:
     installed = {distribution.name for distribution in importlib.metadata.distributions()}
     assert installed - OF_THE_ENVIRONMENT == NEEDED, installed
     for module in pkgutil.walk_packages(flexcomp.__path__, "flexcomp."):
-        importlib.import_module(module.name)
+        if not module.name.startswith(("flexcomp.cli.", "flexcomp.__main__")):  # which need the extra
+            importlib.import_module(module.name)
+    refused = subprocess.run([*emulator, sys.executable, "-m", "flexcomp", "generate"], capture_output=True, text=True)
+    assert refused.returncode == 1 and "pip install 'flexcomp-runtime[text]'" in refused.stderr, refused
     try:
         flexcomp.build("dense.onnx")
     except ImportError as error:

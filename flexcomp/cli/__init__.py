@@ -1,4 +1,4 @@
-"""The command line: `flexcomp build`, `run`, `serve` and the other commands of `app.py`.
+"""The command line: `flexcomp build`, `run`, `serve` and the other commands of `app.py`; flexcomp-runtime's are in `board.py`.
 
 Exit codes: 2 wrong usage, 3 the model cannot be built, 4 the library cannot be run; 130 interrupted.
 """
@@ -6,6 +6,8 @@ Exit codes: 2 wrong usage, 3 the model cannot be built, 4 the library cannot be 
 from __future__ import annotations
 
 import os
+import sys
+from importlib.util import find_spec
 
 from flexcomp.cli.supervise import supervise
 
@@ -14,6 +16,8 @@ _COMPLETING = "_FLEXCOMP_COMPLETE"  # in the environment of a shell's question f
 
 def main() -> None:
     """Entry point of the console script."""
+    if find_spec("typer") is None:
+        sys.exit("error: the command needs the package typer: pip install 'flexcomp-runtime[text]'")
     if _COMPLETING not in os.environ:
         supervise()
     from flexcomp.cli.common import call
@@ -22,6 +26,10 @@ def main() -> None:
 
 
 def _app() -> int | None:
-    from flexcomp.cli.app import app
-
+    try:
+        from flexcomp.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name != "flexcomp.cli.app":
+            raise
+        from flexcomp.cli.board import app
     return app(prog_name="flexcomp", standalone_mode=False)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from flexcomp.cli.bench import bench
 from flexcomp.cli.build import build
 from flexcomp.cli.cache import cache
-from flexcomp.cli.command import Command, Group
+from flexcomp.cli.command import Command, new_app
 from flexcomp.cli.demo import demo
 from flexcomp.cli.generate import generate
 from flexcomp.cli.help import help
@@ -22,32 +18,8 @@ from flexcomp.cli.run import run
 from flexcomp.cli.serve import serve
 from flexcomp.cli.share import share
 from flexcomp.cli.tune import tune
-from flexcomp.version import __version__
 
-app = typer.Typer(
-    name="flexcomp",
-    cls=Group,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"flexcomp {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Compile neural networks to run in a small memory budget."""
-
-
+app = new_app()
 GROUPS = {
     "Compile": (build, tune, profile, cache),
     "Run": (run, generate, serve, demo),

@@ -1,4 +1,4 @@
-"""A command: few options in `--help`, all of them in sections with `--help-all`, and old names of options."""
+"""The application without commands; and a command: few options in `--help`, all in sections with `--help-all`, old names too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from flexcomp.renamed import OPTIONS
+from flexcomp.version import __version__
 
 _ALL = "flexcomp.help_all"
 _COLUMN = 30  # characters of an option; longer ones have lines of their own
@@ -54,6 +55,29 @@ class Group(TyperGroup):
                 panel = getattr(command, "rich_help_panel", None)
                 sections.setdefault(panel or "Commands", []).append((name, command.get_short_help_str(width)))
         _write(formatter, sections)
+
+
+def new_app(kind: type[Group] = Group) -> typer.Typer:
+    """`flexcomp`, to which commands are added."""
+    app = typer.Typer(
+        name="flexcomp", cls=kind, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+    app.callback()(_options)
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flexcomp {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Compile neural networks to run in a small memory budget."""
 
 
 def with_new_names(command: str, args: list[str]) -> list[str]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from flexcomp.errors import BudgetError, FlexcompError, InputError
-from flexcomp.files import require_writable
 from flexcomp.printable import printable
 from flexcomp.runtime import parse_budget
 
@@ -141,14 +140,6 @@ def read_input(path: str) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise InputError(f"the input {path} is no .npy file, but an archive of several")
     return array
-
-
-def require_picture(picture: Path, library: Path) -> None:
-    """Raise InputError for a format that is not known, and OSError if the picture could not be written."""
-    from flexcomp.report import picture_format
-
-    picture_format(picture)
-    require_writable(picture, reading=[library, library.with_suffix(".weights")])
 
 
 def finite(ms: float) -> float:

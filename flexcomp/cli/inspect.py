@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, parse_extents, require_picture
+from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, parse_extents
+from flexcomp.cli.pictures import require_picture
 from flexcomp.files import require_writable
 from flexcomp.units import human_bytes
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flexcomp.errors import InputError
 from flexcomp.files import beside, require_folder, require_writable
-from flexcomp.generation import pooling_files
+from flexcomp.generation import encoder_library, pooling_files
 from flexcomp.generation.tokenizer import FILES, TOKENIZER
 from flexcomp.program import require_library
 
@@ -30,19 +30,23 @@ draws random inputs and prints what an inference takes. Inputs and outputs are N
 The system must provide glibc 2.28 or later and libstdc++.
 """
 _TEXT = """
-The tokenizer and its settings are here, too. With flexcomp in Python (pip install 'flexcomp[text]'):
+The tokenizer and its settings are here, too. With Python (pip install 'flexcomp-runtime[text]', of flexcomp's wheels):
 
     flexcomp generate {library} --budget min --prompt 'TEXT'
-    flexcomp generate {library} --budget min --chat
+"""
+_CHAT = """    flexcomp generate {library} --budget min --chat
+"""
+_PAIR = """
+{encoder} runs before {library}, and {encoder_weights} is its weights.
 """
 
 
 def package(library: str | os.PathLike[str], output: str | os.PathLike[str], compiler: str | None = None) -> list[str]:
     """Put a library, its weights, the runner, libflexcomp, libtvm_ffi and a README into `output`; returns the names of the files.
 
-    Where a tokenizer lies next to the library, all files for text go along. `output` is a folder, new or empty, or an archive
-    NAME.tar.gz, whose files lie in a folder NAME; the output appears only
-    when complete. The machine is the library's; the runtime of another one is compiled by `compiler`, or
+    Where a tokenizer lies next to the library, all files for text go along, and with NAME.so also NAME.encoder.so and its
+    weights. `output` is a folder, new or empty, or an archive NAME.tar.gz, whose files lie in a folder NAME; the output
+    appears only when complete. The machine is the library's; the runtime of another one is compiled by `compiler`, or
     MACHINE-linux-gnu-g++. Raises InputError, ArtifactError, or TargetError for a machine or compiler that is missing.
     """
     library, output = Path(library), Path(output)
@@ -52,10 +56,18 @@ def package(library: str | os.PathLike[str], output: str | os.PathLike[str], com
     text = _README.format(
         model=library.stem, machine=machine, runner=RUNNER, library=library.name, weights=weights.name, tvm_ffi=LIBRARY
     )
-    files = {library.name: library, weights.name: weights, **device_files(machine, compiler)}
+    files = {library.name: library, weights.name: weights}
+    encoder = encoder_library(library)
+    if is_pair := encoder.exists():
+        encoder_weights = encoder.with_suffix(".weights")
+        if (its_machine := require_library(encoder, encoder_weights)) != machine:
+            raise InputError(f"{encoder} is for {its_machine}, and {library} for {machine}: build both anew")
+        files |= {encoder.name: encoder, encoder_weights.name: encoder_weights}
+        text += _PAIR.format(library=library.name, encoder=encoder.name, encoder_weights=encoder_weights.name)
+    files |= device_files(machine, compiler)
     if texts := _texts(library.resolve().parent):
         files |= texts
-        text += _TEXT.format(library=library.name)
+        text += (_TEXT if is_pair else _TEXT + _CHAT).format(library=library.name)
     return write_package(output, files, text)
 
 

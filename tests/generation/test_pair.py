@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from flexcomp.errors import BudgetError, InputError
 from flexcomp.generation import Generator, Pair, Text, encoder_library
+from flexcomp.packaging import package
 from flexcomp.runtime import read_summary
 from flexcomp.serving.language import LanguageModel
 from tests.cli import calls
@@ -139,6 +140,17 @@ def test_the_command(form, library, oracle, tmp_path):
     assert done.stdout == text + "\n" and f"5 tokens after {len(prompt)}" in done.stderr
     wrong = calls.call("generate", library, *(given[:2] if form.sound else ["--features", tmp_path / "none.npy"]))
     assert wrong.returncode == 2 and ("features, as source" if form.sound else "cannot read") in wrong.stderr
+
+
+def test_a_package_has_both(form, library, tmp_path):
+    names = package(library, tmp_path / "packed")
+    assert {"model.so", "model.weights", "model.encoder.so", "model.encoder.weights", "tokenizer.json", "config.json"} < {*names}
+    readme = (tmp_path / "packed" / "README").read_text()
+    assert "model.encoder.so runs before model.so" in readme and "--prompt" in readme and "--chat" not in readme
+    if not form.sound:
+        options = ["--prompt", "the cat", "--max-tokens", 2, "--budget", "min"]
+        done = calls.call("generate", tmp_path / "packed" / "model.so", *options)
+        assert done.returncode == 0 and "2 tokens after" in done.stderr, done.stderr
 
 
 def test_a_server_refuses_it(library):
