@@ -17,11 +17,9 @@
 namespace flexcomp::api {
 
 uint64_t BudgetOf(uint64_t given, const Shapes& shapes) {
-  if (given != FLEXCOMP_BUDGET_DEFAULT && given != FLEXCOMP_BUDGET_SMALLEST) return given;
-  uint64_t nbytes = 0;
-  for (const auto& program : shapes.programs())
-    nbytes = std::max(nbytes, given == FLEXCOMP_BUDGET_DEFAULT ? DefaultBudget(*program) : program->rungs.front().budget);
-  return nbytes;
+  if (given == FLEXCOMP_BUDGET_DEFAULT) return shapes.Most(DefaultBudget);
+  if (given == FLEXCOMP_BUDGET_SMALLEST) return shapes.Most([](const Program& program) { return program.rungs.front().budget; });
+  return given;
 }
 
 namespace {

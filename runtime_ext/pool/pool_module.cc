@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_options.h"
 #include "base/json_text.h"
 #include "base/translated.h"
 #include "pool/pool.h"
@@ -25,50 +26,14 @@ namespace json = tvm::ffi::json;
 
 #define FLEXCOMP_POOL_KIND "flexcomp.pool.1"
 
-// The members of a JSON object of options; all must be known.
-class Options {
- public:
-  explicit Options(const ffi::String& text) {
-    ffi::String error;
-    const auto object = json::Parse(text, &error).try_cast<json::Object>();
-    if (!error.empty() || !object) Raise("InputError", "options must be a JSON object");
-    object_ = *object;
-  }
-
-  template <typename T>
-  std::optional<T> Get(const char* name) {
-    const auto value = object_.Get(ffi::String(name));
-    ++known_;
-    if (!value.has_value()) return --known_, std::nullopt;
-    if (*value == nullptr) return std::nullopt;
-    if (auto cast = value->template try_cast<T>()) return *std::move(cast);
-    RaiseError("InputError", "option \"", name, "\" is of the wrong type");
-  }
-  std::optional<uint64_t> Natural(const char* name) {
-    const auto number = Get<int64_t>(name);
-    if (number && *number < 0) RaiseError("InputError", "option \"", name, "\" must not be negative, but is ", *number);
-    return number ? std::optional(static_cast<uint64_t>(*number)) : std::nullopt;
-  }
-  // Throws InputError if the object has members that were never asked for.
-  void RequireKnown() const {
-    if (known_ != object_.size()) Raise("InputError", "there are unknown options");
-  }
-
- private:
-  json::Object object_;
-  size_t known_ = 0;
-};
-
-uint32_t Small(uint64_t number) { return static_cast<uint32_t>(std::min<uint64_t>(number, UINT32_MAX)); }
-
 PoolOptions PoolOptionsOf(const ffi::String& text) {
-  Options options(text);
+  JsonOptions options(text);
   PoolOptions made;
-  made.budget = options.Natural("budget_bytes").value_or(0);
-  made.lanes = Small(options.Natural("lanes").value_or(made.lanes));
-  made.threads = static_cast<int>(std::min<uint64_t>(options.Natural("threads").value_or(0), INT32_MAX));
-  made.most_waiting = options.Natural("queue").value_or(made.most_waiting);
-  const std::string strategy = options.Get<ffi::String>("strategy").value_or("exact");
+  options.Take("budget_bytes", made.budget);
+  options.Take("lanes", made.lanes);
+  options.Take("threads", made.threads);
+  options.Take("queue", made.most_waiting);
+  const std::string strategy = options.Get<std::string>("strategy").value_or("exact");
   RequireShareStrategy(strategy);
   made.by_swapnet = strategy == "swapnet";
   options.RequireKnown();
@@ -80,23 +45,23 @@ std::optional<double> Seconds(std::optional<double> milliseconds) {
 }
 
 ModelOptions ModelOptionsOf(const ffi::String& text) {
-  Options options(text);
+  JsonOptions options(text);
   ModelOptions made;
-  made.urgency = options.Get<double>("urgency").value_or(made.urgency);
+  options.Take("urgency", made.urgency);
   made.rate = options.Get<double>("rate");
   made.deadline_s = Seconds(options.Get<double>("deadline_ms"));
-  made.keep = options.Natural("keep_bytes").value_or(made.keep);
+  options.Take("keep_bytes", made.keep);
   options.RequireKnown();
   return made;
 }
 
 RequestOptions RequestOptionsOf(const ffi::String& text) {
-  Options options(text);
+  JsonOptions options(text);
   RequestOptions made;
   made.deadline_s = Seconds(options.Get<double>("deadline_ms"));
-  made.late = options.Get<bool>("late").value_or(false);
-  made.collected = options.Get<bool>("collected").value_or(false);
-  made.here = options.Get<bool>("here").value_or(false);
+  options.Take("late", made.late);
+  options.Take("collected", made.collected);
+  options.Take("here", made.here);
   options.RequireKnown();
   return made;
 }

@@ -14,7 +14,7 @@ import tvm_ffi
 import flexcomp
 from flexcomp.errors import BudgetError, ExecutionError, InputError
 from flexcomp.program.program_bytes import decode_program
-from flexcomp.runtime.library import read_info, read_program
+from flexcomp.runtime.library import load_program, read_info, read_program
 from tests.by_hand import written
 from tests.runtime import hooks
 from tests.runtime.tiny import close_to
@@ -110,6 +110,23 @@ def test_unknown_options(tiny, name):
         flexcomp.load(tiny.library, **{name: 1})
     with flexcomp.Pool("1MB") as pool, pytest.raises(InputError, match=f'no option "{name}"; there are "verify", "direct", '):
         pool.add("model", tiny.library, **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ("[]", "session options must be a JSON object"),
+        ('{"colour": 1}', 'unknown option "colour"'),
+        ('{"threads": "two"}', 'option "threads" is of the wrong type'),
+        ('{"lane_bytes": -1}', 'option "lane_bytes" must not be negative, but is -1'),
+        ('{"read_bandwidth": -1.5}', 'option "read_bandwidth" must be a number of bytes per second'),
+    ],
+)
+def test_wrong_options_of_other_languages(tiny, options, match):
+    program, _ = load_program(tiny.library)
+    with pytest.raises(RuntimeError, match=match) as caught:
+        program.get_function("open")(str(tiny.weights), options)
+    assert caught.value.__tvm_ffi_error__.kind == "InputError"
 
 
 def test_the_native_interface_checks_for_itself(tiny, x):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from dataclasses import replace
@@ -193,6 +194,20 @@ def test_programs_are_read_as_they_were_written(blob):
 
     assert encode_shapes(decode_shapes(blob), decode_weights_digest(blob)) == blob
     create(blob)
+
+
+def test_budgets_are_enough_for_the_shape_that_needs_most(blob):
+    """That may be another one than the first."""
+    from flexcomp.program.program_bytes import decode_weights_digest
+
+    first, second, *others = decode_shapes(blob)
+    needy = replace(second, rungs=second.rungs[-1:], metadata={**second.metadata, "minimum": "set by another layer"})
+    assert needy.rungs[0].budget > first.rungs[0].budget
+    made = create(encode_shapes((first, needy, *others), decode_weights_digest(blob)))
+    info = json.loads(made.get_function("info")())
+    assert info["ladder"][0]["budget_bytes"] == info["min_budget_bytes"] == needy.rungs[0].budget
+    assert info["metadata"]["minimum"] == "set by another layer"
+    assert json.loads(made.get_function("summary")())["metadata"]["minimum"] == "set by another layer"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/error.h"
 #include "base/fork_mutex.h"
 
 namespace flexcomp {
@@ -55,6 +56,15 @@ uint64_t DefaultBudget(const Program& program) {
   const auto is_noted = [&](const RungHead& rung) { return std::to_string(rung.budget) == noted->second; };
   const auto found = std::ranges::find_if(program.rungs, is_noted);
   return found == program.rungs.end() ? program.rungs.back().budget : found->budget;
+}
+
+size_t RungFor(const Program& program, uint64_t budget) {
+  const std::vector<RungHead>& rungs = program.rungs;
+  const auto above = std::ranges::upper_bound(rungs, budget, {}, &RungHead::budget);
+  if (above == rungs.begin())
+    RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for, the smallest that ", program.model,
+               " was built for is ", rungs.front().budget, " bytes");
+  return static_cast<size_t>(above - rungs.begin()) - 1;
 }
 
 Most MostOf(const Program& program) {

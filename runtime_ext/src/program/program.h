@@ -24,6 +24,10 @@ struct TensorType {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // compact; kernels and DLPack want them spelt out
   uint64_t nbytes;
+
+  bool operator==(const TensorType& other) const {  // of whole elements of one lane
+    return dtype.code == other.dtype.code && dtype.bits == other.dtype.bits && shape == other.shape;
+  }
 };
 
 struct Value {
@@ -229,6 +233,8 @@ void ValidatePlan(const Rung& rung, const Program& program);
 
 // That of the rung that the build noted, or else of the largest (Program.default_budget).
 uint64_t DefaultBudget(const Program& program);
+// The largest rung within a budget. Throws BudgetError.
+size_t RungFor(const Program& program, uint64_t budget);
 
 // Of all rungs.
 struct Most {

@@ -37,9 +37,10 @@ bool SameInputs(const Program& ours, const Program& theirs) {
 
 bool SameStates(const Program& ours, const Program& theirs) {
   const auto nbytes = [](const Program& program) { return program.states.empty() ? 0 : program.values[program.states.front().value].nbytes; };
-  return nbytes(ours) == nbytes(theirs) && std::ranges::equal(ours.states, theirs.states, [](const State& a, const State& b) {
-    return a.input == b.input && a.output == b.output && a.offset == b.offset && SameDtype(a.type.dtype, b.type.dtype) && a.type.shape == b.type.shape;
-  });
+  const auto same = [](const State& a, const State& b) {
+    return a.input == b.input && a.output == b.output && a.offset == b.offset && a.type == b.type;
+  };
+  return nbytes(ours) == nbytes(theirs) && std::ranges::equal(ours.states, theirs.states, same);
 }
 
 bool SameWeights(const WeightsDigest& ours, const WeightsDigest& theirs) {

@@ -1,6 +1,7 @@
 // A network in one or several shapes of its inputs, over one weights file.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,13 @@ class Shapes {
   }
   // Whether inputs decide what runs.
   bool fits() const noexcept { return padding_ != nullptr || size() > 1; }
+  // The largest of what `of` gives for the program of each shape: a budget that is enough for all.
+  template <typename Function>
+  uint64_t Most(const Function& of) const {
+    uint64_t most = 0;
+    for (const auto& program : programs_) most = std::max<uint64_t>(most, of(*program));
+    return most;
+  }
   // nullptr: no input is ever padded.
   const Padding* padding() const noexcept { return padding_.get(); }
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <span>
+#include <vector>
 
 #include "base/error.h"
+#include "base/json_options.h"
 #include "base/json_text.h"
 #include "program/shareable.h"
 
@@ -18,63 +20,48 @@ namespace json = tvm::ffi::json;
 
 int64_t Int(uint64_t value) { return static_cast<int64_t>(value); }
 
-json::Array Ports(const std::vector<Port>& ports) {
+template <typename Items, typename Function>
+json::Array ArrayOf(const Items& items, const Function& of) {
   json::Array array;
-  for (const Port& port : ports) {
-    json::Array shape;
-    for (const int64_t extent : port.type.shape) shape.push_back(extent);
-    json::Object object;
-    object.Set("name", port.name);
-    object.Set("shape", shape);
-    object.Set("dtype", DtypeName(port.type.dtype));
-    array.push_back(object);
-  }
+  for (const auto& item : items) array.push_back(of(item));
   return array;
 }
 
-json::Array States(const std::vector<State>& states) {
-  json::Array array;
-  for (const State& state : states) {
-    json::Object object = Ports({{state.input, state.value, state.type}})[0].cast<json::Object>();
-    object.Set("output", state.output);
-    array.push_back(object);
-  }
-  return array;
+json::Object PortObject(const Port& port) {
+  return {{"name", port.name}, {"shape", json::Array(port.type.shape.begin(), port.type.shape.end())}, {"dtype", DtypeName(port.type.dtype)}};
 }
 
-json::Array Strings(const std::vector<std::string>& strings) {
-  json::Array array;
-  for (const std::string& text : strings) array.push_back(ffi::String(text));
-  return array;
+json::Object StateObject(const State& state) {
+  json::Object object = PortObject({state.input, state.value, state.type});
+  object.Set("output", state.output);
+  return object;
 }
 
 json::Object RungObject(const RungHead& rung) {
-  json::Object object;
-  object.Set("budget_bytes", Int(rung.budget));
-  object.Set("arena_bytes", Int(rung.arena));
-  object.Set("working_bytes", Int(rung.working));
-  object.Set("pinned_bytes", Int(rung.pinned));
-  object.Set("streamed_bytes", Int(rung.streamed));
-  object.Set("predicted_ms", rung.predicted_s * 1e3);
-  return object;
+  return {
+      {"budget_bytes", Int(rung.budget)},
+      {"arena_bytes", Int(rung.arena)},
+      {"working_bytes", Int(rung.working)},
+      {"pinned_bytes", Int(rung.pinned)},
+      {"streamed_bytes", Int(rung.streamed)},
+      {"predicted_ms", rung.predicted_s * 1e3},
+  };
 }
 
 json::Object Summary(const Program& program) {
-  json::Array ladder;
-  for (const RungHead& rung : program.rungs) ladder.push_back(RungObject(rung));
-  json::Object object;
-  object.Set("model", program.model);
-  object.Set("threads", static_cast<int64_t>(program.threads));
-  object.Set("inputs", Ports(program.inputs));
-  object.Set("outputs", Ports(program.outputs));
-  object.Set("states", States(program.states));
-  object.Set("state_bytes", program.states.empty() ? int64_t{0} : Int(program.values[program.states.front().value].nbytes));
-  object.Set("min_budget_bytes", Int(program.rungs.front().budget));
-  object.Set("default_budget_bytes", Int(DefaultBudget(program)));
-  object.Set("resident_bytes", Int(program.rungs.back().budget));
-  object.Set("weights_bytes", Int(program.weights.data_nbytes));
-  object.Set("ladder", ladder);
-  return object;
+  return {
+      {"model", program.model},
+      {"threads", int64_t{program.threads}},
+      {"inputs", ArrayOf(program.inputs, PortObject)},
+      {"outputs", ArrayOf(program.outputs, PortObject)},
+      {"states", ArrayOf(program.states, StateObject)},
+      {"state_bytes", program.states.empty() ? int64_t{0} : Int(program.values[program.states.front().value].nbytes)},
+      {"min_budget_bytes", Int(program.rungs.front().budget)},
+      {"default_budget_bytes", Int(DefaultBudget(program))},
+      {"resident_bytes", Int(program.rungs.back().budget)},
+      {"weights_bytes", Int(program.weights.data_nbytes)},
+      {"ladder", ArrayOf(program.rungs, RungObject)},
+  };
 }
 
 // Of all shapes: -1 for extents that differ.
@@ -84,7 +71,7 @@ json::Array PortsOf(const Shapes& shapes, std::vector<Port> Program::* ports) {
     for (size_t i = 0; i < merged.size(); ++i)
       for (size_t axis = 0; axis < merged[i].type.shape.size(); ++axis)
         if (((*program).*ports)[i].type.shape[axis] != (shapes[0].*ports)[i].type.shape[axis]) merged[i].type.shape[axis] = -1;
-  return Ports(merged);
+  return ArrayOf(merged, PortObject);
 }
 
 json::Object ShapeObject(const Program& program) {
@@ -95,133 +82,106 @@ json::Object ShapeObject(const Program& program) {
   return said;
 }
 
+// The shape whose smallest budget is the largest: it decides what is enough for all.
+const Program& Neediest(const Shapes& shapes) {
+  const auto smallest = [](const auto& program) { return program->rungs.front().budget; };
+  return **std::ranges::max_element(shapes.programs(), {}, smallest);
+}
+
 // What differs from a library of the first shape alone.
 void SetShapes(json::Object& object, const Shapes& shapes) {
   if (shapes.size() == 1) return;
+  const uint64_t smallest = Neediest(shapes).rungs.front().budget;
   object.Set("inputs", PortsOf(shapes, &Program::inputs));
   object.Set("outputs", PortsOf(shapes, &Program::outputs));
-  json::Array described;
-  const Program* most = &shapes[0];
-  uint64_t usual = 0, resident = 0;
-  for (const auto& program : shapes.programs()) {
-    described.push_back(ShapeObject(*program));
-    if (program->rungs.front().budget > most->rungs.front().budget) most = program.get();
-    usual = std::max(usual, DefaultBudget(*program));
-    resident = std::max(resident, program->rungs.back().budget);
-  }
-  object.Set("shapes", described);
-  json::Array in_lanes;
-  for (const LaneRung& rung : LaneLadder(shapes)) {
-    json::Object one;
+  object.Set("shapes", ArrayOf(shapes.programs(), [](const auto& program) { return ShapeObject(*program); }));
+  const auto in_lane = [&](const LaneRung& rung) {
     json::Array predicted;
     for (size_t i = 0; i < shapes.size(); ++i) predicted.push_back(shapes[i].rungs[rung.rungs[i]].predicted_s * 1e3);
-    one.Set("working_bytes", Int(rung.working));
-    one.Set("arena_bytes", Int(rung.working + rung.kept));
-    one.Set("predicted_ms", predicted[0]);
-    one.Set("shapes_ms", predicted);
-    in_lanes.push_back(one);
-  }
-  object.Set("lane_ladder", in_lanes);
+    return json::Object{
+        {"working_bytes", Int(rung.working)},
+        {"arena_bytes", Int(rung.working + rung.kept)},
+        {"predicted_ms", predicted[0]},
+        {"shapes_ms", predicted},
+    };
+  };
+  object.Set("lane_ladder", ArrayOf(LaneLadder(shapes), in_lane));
   // The plans of the first shape for budgets that are enough for all.
-  const uint64_t smallest = most->rungs.front().budget;
-  const std::vector<RungHead>& rungs = shapes[0].rungs;
-  size_t first = 0;
-  while (first + 1 < rungs.size() && rungs[first + 1].budget <= smallest) ++first;
-  json::Array ladder;
-  for (size_t i = first; i < rungs.size(); ++i) ladder.push_back(RungObject(rungs[i]));
-  ladder[0].cast<json::Object>().Set("budget_bytes", Int(std::max(smallest, rungs[first].budget)));
-  object.Set("ladder", ladder);
+  const auto for_all = [&](RungHead rung) {
+    rung.budget = std::max(rung.budget, smallest);
+    return RungObject(rung);
+  };
+  const std::span<const RungHead> rungs = shapes[0].rungs;
+  object.Set("ladder", ArrayOf(rungs.subspan(RungFor(shapes[0], smallest)), for_all));
   object.Set("min_budget_bytes", Int(smallest));
-  object.Set("default_budget_bytes", Int(usual));
-  object.Set("resident_bytes", Int(resident));
-  auto metadata = object["metadata"].cast<json::Object>();
-  if (const auto found = most->metadata.find("minimum"); found != most->metadata.end()) metadata.Set(found->first, found->second);
+  object.Set("default_budget_bytes", Int(shapes.Most(DefaultBudget)));
+  object.Set("resident_bytes", Int(shapes.Most([](const Program& program) { return program.rungs.back().budget; })));
 }
 
 json::Object LayerObject(const Layer& layer) {
-  json::Object object;
-  object.Set("name", layer.name);
-  object.Set("op", layer.op);
-  object.Set("kernel", layer.kernel);
-  object.Set("implementation", layer.implementation);
-  object.Set("description", layer.description);
-  object.Set("weights_bytes", layer.weights ? Int(layer.weights->nbytes()) : int64_t{0});
-  object.Set("blocks", layer.weights ? int64_t{layer.weights->blocks} : int64_t{1});
-  object.Set("scratch_bytes", Int(layer.scratch_nbytes));
-  object.Set("flops", Int(layer.flops));
-  return object;
+  return {
+      {"name", layer.name},
+      {"op", layer.op},
+      {"kernel", layer.kernel},
+      {"implementation", layer.implementation},
+      {"description", layer.description},
+      {"weights_bytes", layer.weights ? Int(layer.weights->nbytes()) : int64_t{0}},
+      {"blocks", layer.weights ? int64_t{layer.weights->blocks} : int64_t{1}},
+      {"scratch_bytes", Int(layer.scratch_nbytes)},
+      {"flops", Int(layer.flops)},
+  };
 }
 
-template <typename Noted, typename SpanOf>
-json::Array Spans(const std::vector<Noted>& noted, const SpanOf& span_of) {
-  json::Array array;
-  for (const Noted& one : noted) array.push_back(json::Array{std::invoke(span_of, one).begin, std::invoke(span_of, one).end});
-  return array;
-}
+json::Array SpanPair(const Span& span) { return {span.begin, span.end}; }
 
 // None: wherever the system likes.
 json::Value Cpus(const CpuSet& set) {
   if (set.empty()) return nullptr;
-  json::Array array;
-  for (const int cpu : set.cpus()) array.push_back(int64_t{cpu});
-  return array;
-}
-
-void SetCores(json::Object& object, const CoreChoice& choice) {
-  object.Set("compute_cpus", Cpus(choice.compute));
-  object.Set("loader_cpus", Cpus(choice.loader));
+  return ArrayOf(set.cpus(), [](int cpu) { return int64_t{cpu}; });
 }
 
 std::string Text(const json::Value& value) { return std::string(JsonText(value)); }
 
-// Readers of one option each; a wrong type is the user's fault.
-template <typename T>
-T Option(const ffi::String& name, const ffi::Any& value) {
-  if (auto cast = value.try_cast<T>()) return *std::move(cast);
-  RaiseError("InputError", "option \"", std::string(name), "\" has a value of the wrong type");
-}
-
-int64_t Natural(const ffi::String& name, const ffi::Any& value) {
-  const int64_t number = Option<int64_t>(name, value);
-  if (number < 0) RaiseError("InputError", "option \"", std::string(name), "\" must not be negative");
-  return number;
-}
-
 // Cores as a number, a list of numbers, or Linux's list format, "0-3,6".
-CpuSet CpusOf(const ffi::String& name, const ffi::Any& value) {
-  if (auto list = value.try_cast<ffi::String>()) return CpuSet::Parse(*list);
-  const auto number = [&](const ffi::Any& cpu) { return static_cast<int>(std::min<int64_t>(Natural(name, cpu), INT32_MAX)); };
+void TakeCpus(JsonOptions& given, const char* name, CpuSet& set) {
+  const auto value = given.Find(name);
+  if (!value) return;
+  if (auto list = value->try_cast<ffi::String>()) {
+    set = CpuSet::Parse(*list);
+    return;
+  }
   std::vector<int> cpus;
-  if (auto list = value.try_cast<json::Array>())
-    for (const ffi::Any& cpu : *list) cpus.push_back(number(cpu));
-  else
-    cpus.push_back(number(value));
-  if (cpus.empty()) RaiseError("InputError", "option \"", std::string(name), "\" names no core");
-  return CpuSet(cpus);
+  for (const ffi::Any& cpu : value->try_cast<json::Array>().value_or(json::Array{*value}))
+    cpus.push_back(static_cast<int>(std::min<uint64_t>(JsonOptions::Natural(name, cpu), INT32_MAX)));
+  if (cpus.empty()) RaiseError("InputError", "option \"", name, "\" names no core");
+  set = CpuSet(cpus);
 }
 
 }  // namespace
 
-std::string SummariseNetwork(const Shapes& shapes) {
+std::string DescribeNetwork(const Shapes& shapes, bool brief) {
   const Program& program = shapes[0];
   json::Object object = Summary(program), metadata;
-  for (const char* key : {"minimum", "pad"})
-    if (const auto found = program.metadata.find(key); found != program.metadata.end()) metadata.Set(found->first, found->second);
+  for (const auto& [key, value] : program.metadata)
+    if (!brief || key == "minimum" || key == "pad") metadata.Set(key, value);
+  const auto& of_neediest = Neediest(shapes).metadata;
+  if (const auto found = of_neediest.find("minimum"); found != of_neediest.end()) metadata.Set(found->first, found->second);
+  if (!brief) {
+    object.Set("target", program.target);
+    object.Set("features", ArrayOf(program.features, [](const std::string& feature) { return ffi::String(feature); }));
+    object.Set("layers", ArrayOf(program.layers, LayerObject));
+  }
   object.Set("metadata", metadata);
   SetShapes(object, shapes);
   return Text(object);
 }
 
 std::string DescribeShareable(const Program& program) {
-  json::Array keys, nbytes;
-  for (const Shareable& one : FindShareables(program).all) {
-    keys.push_back(ffi::String(one.key));
-    nbytes.push_back(Int(one.nbytes));
-  }
-  json::Object object;
-  object.Set("keys", keys);
-  object.Set("bytes", nbytes);
-  return Text(object);
+  const std::vector<Shareable> all = FindShareables(program).all;
+  return Text(json::Object{
+      {"keys", ArrayOf(all, [](const Shareable& one) { return ffi::String(one.key); })},
+      {"bytes", ArrayOf(all, [](const Shareable& one) { return Int(one.nbytes); })},
+  });
 }
 
 std::string DescribeResting(const Program& program) {
@@ -240,41 +200,21 @@ std::string DescribeResting(const Program& program) {
   return Text(rungs);
 }
 
-std::string DescribeNetwork(const Shapes& shapes) {
-  const Program& program = shapes[0];
-  json::Array layers;
-  for (const Layer& layer : program.layers) layers.push_back(LayerObject(layer));
-  json::Object object = Summary(program), metadata;
-  for (const auto& [key, value] : program.metadata) metadata.Set(key, value);
-  object.Set("target", program.target);
-  object.Set("features", Strings(program.features));
-  object.Set("layers", layers);
-  object.Set("metadata", metadata);
-  SetShapes(object, shapes);
-  return Text(object);
-}
-
 std::string DescribeCores(const CoreChoice& choice) {
-  json::Object object;
-  SetCores(object, choice);
-  return Text(object);
+  return Text(json::Object{{"compute_cpus", Cpus(choice.compute)}, {"loader_cpus", Cpus(choice.loader)}});
 }
 
 std::string DescribeStorage(const StorageRates& rates) {
-  json::Object object;
-  object.Set("bytes_per_s", rates.bytes_per_s);
-  object.Set("latency_s", rates.latency_s);
-  object.Set("direct_io", rates.direct);
-  return Text(object);
+  return Text(json::Object{{"bytes_per_s", rates.bytes_per_s}, {"latency_s", rates.latency_s}, {"direct_io", rates.direct}});
 }
 
 std::string DescribeRates(const DeviceRates& rates) {
-  json::Object object;
-  object.Set("copy_bytes_per_s", rates.copy_bytes_per_s);
-  object.Set("launch_s", rates.launch_s);
-  object.Set("wait_s", rates.wait_s);
-  object.Set("event_s", rates.event_s);
-  return Text(object);
+  return Text(json::Object{
+      {"copy_bytes_per_s", rates.copy_bytes_per_s},
+      {"launch_s", rates.launch_s},
+      {"wait_s", rates.wait_s},
+      {"event_s", rates.event_s},
+  });
 }
 
 std::string DescribeRung(const RungHead& rung) { return Text(RungObject(rung)); }
@@ -282,87 +222,65 @@ std::string DescribeRung(const RungHead& rung) { return Text(RungObject(rung)); 
 std::string DescribeState(const Shapes& shapes, const Session::State& state) {
   const RungHead& rung = shapes[state.shape].rungs[state.rung];
   const SessionStats& stats = state.stats;
-  json::Object object;
-  object.Set("shape", Int(state.shape));
-  object.Set("rung", Int(state.rung));
-  object.Set("budget_bytes", Int(rung.budget));
-  object.Set("arena_bytes", Int(rung.arena));
-  object.Set("threads", int64_t{state.placement.threads});
-  SetCores(object, {state.placement.compute, state.placement.loader});
-  object.Set("direct_io", state.direct);
-  object.Set("staging_bytes", Int(state.staging_nbytes));
-  object.Set("runs", Int(stats.runs));
-  object.Set("restarts", Int(stats.restarts));
-  object.Set("latency_ms", stats.latency_s * 1e3);
-  object.Set("stall_ms", stats.stall_s * 1e3);
-  object.Set("read_ms", stats.read_s * 1e3);
-  object.Set("bytes_read", Int(stats.bytes_read));
-  object.Set("reads", Int(stats.reads));
-  object.Set("prepared_bytes", Int(stats.prepared_bytes));
-  object.Set("prepare_ms", stats.prepare_s * 1e3);
-  object.Set("help_ms", stats.help_s * 1e3);
-  object.Set("total_bytes_read", Int(stats.total_bytes_read));
-  return Text(object);
+  return Text(json::Object{
+      {"shape", Int(state.shape)},
+      {"rung", Int(state.rung)},
+      {"budget_bytes", Int(rung.budget)},
+      {"arena_bytes", Int(rung.arena)},
+      {"threads", int64_t{state.placement.threads}},
+      {"compute_cpus", Cpus(state.placement.compute)},
+      {"loader_cpus", Cpus(state.placement.loader)},
+      {"direct_io", state.direct},
+      {"staging_bytes", Int(state.staging_nbytes)},
+      {"runs", Int(stats.runs)},
+      {"restarts", Int(stats.restarts)},
+      {"latency_ms", stats.latency_s * 1e3},
+      {"stall_ms", stats.stall_s * 1e3},
+      {"read_ms", stats.read_s * 1e3},
+      {"bytes_read", Int(stats.bytes_read)},
+      {"reads", Int(stats.reads)},
+      {"prepared_bytes", Int(stats.prepared_bytes)},
+      {"prepare_ms", stats.prepare_s * 1e3},
+      {"help_ms", stats.help_s * 1e3},
+      {"total_bytes_read", Int(stats.total_bytes_read)},
+  });
 }
 
 std::string DescribeTrace(const Trace& trace) {
-  json::Object object;
-  object.Set("rung", Int(trace.rung));
-  object.Set("begin_ns", trace.whole.begin);
-  object.Set("end_ns", trace.whole.end);
-  object.Set("steps", Spans(trace.steps, std::identity()));
-  object.Set("loads", Spans(trace.loads, &LoadSpans::read));
-  object.Set("prepares", Spans(trace.loads, &LoadSpans::prepare));
-  return Text(object);
+  return Text(json::Object{
+      {"rung", Int(trace.rung)},
+      {"begin_ns", trace.whole.begin},
+      {"end_ns", trace.whole.end},
+      {"steps", ArrayOf(trace.steps, SpanPair)},
+      {"loads", ArrayOf(trace.loads, [](const LoadSpans& load) { return SpanPair(load.read); })},
+      {"prepares", ArrayOf(trace.loads, [](const LoadSpans& load) { return SpanPair(load.prepare); })},
+  });
 }
 
 SessionOptions ParseOptions(const std::string& text) {
-  ffi::String error;
-  const json::Value parsed = json::Parse(text, &error);
-  const auto object = parsed.try_cast<json::Object>();
-  if (!error.empty() || !object) Raise("InputError", "session options must be a JSON object");
+  JsonOptions given(text, "session options");
   SessionOptions options;
-  for (const auto& [key, value] : *object) {
-    const auto name = key.cast<ffi::String>();
-    if (value == nullptr) continue;  // null: the default
-    if (name == "library_path") {
-      options.library_path = Option<ffi::String>(name, value);
-    } else if (name == "budget_bytes") {
-      options.budget = Natural(name, value);
-    } else if (name == "lane_address") {
-      options.lane.base = reinterpret_cast<std::byte*>(static_cast<uintptr_t>(Natural(name, value)));
-    } else if (name == "lane_bytes") {
-      options.lane.nbytes = Natural(name, value);
-    } else if (name == "other_threads") {
-      options.other_threads = static_cast<int>(std::min<int64_t>(Natural(name, value), INT32_MAX));
-    } else if (name == "threads") {
-      options.threads = static_cast<int>(std::min<int64_t>(Natural(name, value), INT32_MAX));
-    } else if (name == "loader_cpu") {
-      options.cores.loader = CpusOf(name, value);
-    } else if (name == "compute_cpus") {
-      options.cores.compute = CpusOf(name, value);
-    } else if (name == "affinity") {
-      options.cores.affinity = Option<bool>(name, value);
-    } else if (name == "sysfs_cpus") {
-      options.cores.root = Option<ffi::String>(name, value);
-    } else if (name == "help") {
-      options.help = Option<bool>(name, value);
-    } else if (name == "trace") {
-      options.trace = Option<bool>(name, value);
-    } else if (name == "verify") {
-      options.storage.verify = Option<bool>(name, value);
-    } else if (name == "direct") {
-      options.storage.direct = Option<bool>(name, value);
-    } else if (name == "read_bandwidth") {
-      options.storage.read_bandwidth = Option<double>(name, value);
-      if (!std::isfinite(options.storage.read_bandwidth) || options.storage.read_bandwidth < 0)
-        Raise("InputError", "option \"read_bandwidth\" must be a number of bytes per second");
-    } else if (name == "fail_read_at") {
-      options.storage.fail_read_at = Natural(name, value);
-    } else {
-      RaiseError("InputError", "unknown session option \"", std::string(name), "\"");
-    }
-  }
+  uint64_t lane_address = 0;
+  given.Take("library_path", options.library_path);
+  given.Take("budget_bytes", options.budget);
+  given.Take("lane_address", lane_address);
+  given.Take("lane_bytes", options.lane.nbytes);
+  given.Take("other_threads", options.other_threads);
+  given.Take("threads", options.threads);
+  TakeCpus(given, "loader_cpu", options.cores.loader);
+  TakeCpus(given, "compute_cpus", options.cores.compute);
+  given.Take("affinity", options.cores.affinity);
+  given.Take("sysfs_cpus", options.cores.root);
+  given.Take("help", options.help);
+  given.Take("trace", options.trace);
+  given.Take("verify", options.storage.verify);
+  given.Take("direct", options.storage.direct);
+  given.Take("read_bandwidth", options.storage.read_bandwidth);
+  given.Take("fail_read_at", options.storage.fail_read_at);
+  given.RequireKnown();
+  options.lane.base = reinterpret_cast<std::byte*>(static_cast<uintptr_t>(lane_address));
+  if (!std::isfinite(options.storage.read_bandwidth) || options.storage.read_bandwidth < 0)
+    Raise("InputError", "option \"read_bandwidth\" must be a number of bytes per second");
   return options;
 }
 

@@ -18,10 +18,9 @@ namespace flexcomp {
 //  Of several shapes those of the first, the largest; but extents that differ are -1, and budgets are enough for every shape. They
 //  have "shapes", too: for each {"extents", "inputs", "outputs", "min_budget_bytes", "default_budget_bytes", "resident_bytes",
 //  "ladder"}.
-std::string DescribeNetwork(const Shapes& shapes);
-// The same without "target", "features" and "layers", and of the metadata "minimum" and "pad" only: the facts for
-// running the program, quickly made and read.
-std::string SummariseNetwork(const Shapes& shapes);
+// `brief`: without "target", "features" and "layers", and of the metadata "minimum" and "pad" only: the facts for running the
+// program, quickly made and read.
+std::string DescribeNetwork(const Shapes& shapes, bool brief = false);
 
 // {"keys", "bytes"}: weights that sessions may have in common, equal ones under one key; and for each rung a list of [the number
 // of weights that stay whole on it, bytes that the kept range is smaller without them]. Of a plan that is damaged: none.

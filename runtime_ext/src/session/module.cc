@@ -87,13 +87,9 @@ class SessionModule final : public TranslatedModule {
       });
     if (name == "device_rates")
       return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeRates(session_.MeasureDevice())); });
-    if (name == "park")
-      return ffi::Function::FromTyped([self, this](int64_t rung) {
-        if (rung < 0) RaiseError("InputError", "there is no rung ", rung);
-        session_.Park(static_cast<size_t>(rung));
-      });
+    if (name == "park") return ffi::Function::FromTyped([self, this](int64_t rung) { Park(rung, {}); });
     if (name == "park_sharing")
-      return ffi::Function::FromTyped([self, this](int64_t rung, const ffi::Bytes& places) { ParkSharing(rung, places); });
+      return ffi::Function::FromTyped([self, this](int64_t rung, const ffi::Bytes& places) { Park(rung, places); });
     if (name == "make_shared")
       return ffi::Function::FromTyped([self, this](int64_t shareable) { session_.MakeShared(static_cast<uint64_t>(shareable)); });
     if (name == "read_ahead") return ffi::Function::FromTyped([self, this](bool reading) { session_.ReadAhead(reading); });
@@ -128,7 +124,7 @@ class SessionModule final : public TranslatedModule {
   }
 
   // Pairs of the number of weights (`shareable` of the program) and the address of their shared place, each 8 bytes.
-  void ParkSharing(int64_t rung, const ffi::Bytes& places) {
+  void Park(int64_t rung, const ffi::Bytes& places) {
     if (rung < 0 || places.size() % sizeof(Sharing::Place) != 0) RaiseError("InputError", "there is no rung ", rung, ", or there are no such places");
     std::vector<Sharing::Place> shared(places.size() / sizeof(Sharing::Place));
     std::memcpy(shared.data(), places.data(), places.size());
@@ -197,7 +193,7 @@ class ProgramModule final : public TranslatedModule {
   ffi::Optional<ffi::Function> Find(const ffi::String& name) final {
     const ffi::Module self = ffi::GetRef<ffi::Module>(this);
     if (name == "info") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeNetwork(shapes_)); });
-    if (name == "summary") return ffi::Function::FromTyped([self, this] { return ffi::String(SummariseNetwork(shapes_)); });
+    if (name == "summary") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeNetwork(shapes_, true)); });
     const bool shares = shapes_.size() == 1;
     if (name == "shareable" && shares) return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeShareable(shapes_[0])); });
     if (name == "resting" && shares) return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeResting(shapes_[0])); });

@@ -86,15 +86,15 @@ void SettleFile(const std::string& path) {
 std::string DescribeMachine(const Program& program) {
   utsname names{};
   ::uname(&names);
-  json::Object object;
-  object.Set("machine", tvm::ffi::String(names.machine));
-  object.Set("cpus", AllowedCpus());
-  object.Set("memory_bytes", OrNull(MemoryInfo("MemTotal")));
-  object.Set("memory_available_bytes", OrNull(MemoryInfo("MemAvailable")));
   json::Array missing;
   for (const std::string& feature : MissingCpuFeatures(program.features)) missing.push_back(tvm::ffi::String(feature));
-  object.Set("missing_features", missing);
-  return std::string(JsonText(object));
+  return std::string(JsonText(json::Object{
+      {"machine", tvm::ffi::String(names.machine)},
+      {"cpus", AllowedCpus()},
+      {"memory_bytes", OrNull(MemoryInfo("MemTotal"))},
+      {"memory_available_bytes", OrNull(MemoryInfo("MemAvailable"))},
+      {"missing_features", missing},
+  }));
 }
 
 std::string RunRepeatedly(Session& session, const Repetition& repetition) {
