@@ -199,23 +199,8 @@ void CheckStep(const Step& step, size_t index, const Rung& rung, const Program& 
   }
 }
 
-// Every value that a step or a port of the rung looks at has a place.
+// Those that the rung uses have a place: step_check.cc looks at uses.
 void CheckValues(const Rung& rung, const Program& program) {
-  const auto use = [&](uint32_t value) {
-    Require(rung.value_at[value] != -1, "value ", program.values[value].name, " lies outside the arena");
-  };
-  const auto compute = [&](uint32_t layer) {
-    for (const Arg& arg : program.layers[layer].args)
-      if (arg.kind == ArgKind::kValue) use(arg.value);
-  };
-  for (const Port& port : program.inputs) use(port.value);
-  for (const Port& port : program.outputs) use(port.value);
-  for (const State& state : program.states) {
-    use(state.value);
-    use(state.result);
-  }
-  for (const Step& step : rung.steps) compute(step.layer);
-  for (const FirstStep& first : rung.first_steps) compute(first.step.layer);
   for (size_t v = 0; v < rung.value_at.size(); ++v) {
     const int64_t at = rung.value_at[v];
     if (at == -1) continue;

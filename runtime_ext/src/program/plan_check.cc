@@ -185,12 +185,7 @@ class TapeCheck {
     const Preparation &made = *one.weights->preparation, &of = *two.weights->preparation;
     return one.weights->offset == two.weights->offset && one.weights->blocks == two.weights->blocks &&
            one.weights->block_nbytes == two.weights->block_nbytes && made.kernel == of.kernel && made.channels == of.channels &&
-           Alike(made.stored, of.stored) && Alike(PanelOf(one)->type, PanelOf(two)->type);
-  }
-
-  static bool Alike(const TensorType& one, const TensorType& two) {
-    return one.shape == two.shape && one.nbytes == two.nbytes && one.dtype.code == two.dtype.code &&
-           one.dtype.bits == two.dtype.bits && one.dtype.lanes == two.dtype.lanes;
+           made.stored == of.stored && PanelOf(one)->type == PanelOf(two)->type;
   }
 
   // Loads that are read to the same place and prepared there share that place: it is in use whenever one of them may be there.

@@ -86,8 +86,11 @@ class StepCheck {
     CheckContents();
     FindLives();
     for (const LayerRun& run : runs_) ReplaceOperand(run);
-    for (size_t v = 0; v < lives_.size(); ++v)
-      if (lives_[v].end > 0) Add(uses, lives_[v].begin, lives_[v].end, rung_.value_at[v], program_.values[v].nbytes);
+    for (size_t v = 0; v < lives_.size(); ++v) {
+      if (lives_[v].end == 0) continue;
+      RequireOfPlan(rung_.value_at[v] != -1, rung_, "value ", program_.values[v].name, " lies outside the arena");
+      Add(uses, lives_[v].begin, lives_[v].end, rung_.value_at[v], program_.values[v].nbytes);
+    }
     for (uint32_t i = 0; i < steps_; ++i) Add(uses, i, i + 1, step_list_[i].scratch_at, LayerOf(i).scratch_nbytes);
   }
 

@@ -28,7 +28,7 @@ void RequireOfPlan(bool holds, const Rung& rung, const Parts&... parts) {
   if (!holds) RaiseError("ArtifactError", "the plan for ", rung.budget, " bytes is wrong: ", parts...);
 }
 
-// Adds the uses by values and scratch, and checks that every value that is read was written. `memory` may go afterwards. Throws
+// Adds the uses by values and scratch, and checks that every value that is used has a place, and that what is read was written. `memory` may go afterwards. Throws
 // ArtifactError.
 void CheckSteps(const Rung& rung, const Program& program, std::span<const Step> steps, std::pmr::memory_resource* memory, Uses& uses);
 
