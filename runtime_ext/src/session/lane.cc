@@ -1,4 +1,5 @@
 // Sessions that work in a lane: the owner says when a session runs, and on which rung.
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -26,11 +27,10 @@ void Session::Park(size_t number, std::vector<Sharing::Place> shared) {
   RequireOpen();
   const size_t rung = rungs[shape_];
   Sharing sharing(current().plan(rung), current(), shareables_, std::move(shared));
-  uint64_t nbytes = 0;
-  for (size_t i = 0; i < rungs.size(); ++i) nbytes = std::max(nbytes, NbytesOf(i, rungs[i]) - sharing.freed());
+  const uint64_t nbytes = NbytesFor(rungs, sharing);
   memory_->Reserve(nbytes);  // where there is room for both sizes
   if (!Change(shape_, rung, nbytes, &sharing)) memory_->RaiseRefusal(nbytes);
-  for (size_t i = 0; i < rungs.size(); ++i) shapes_[i]->wanted = rungs[i];
+  std::ranges::copy(rungs, wanted_.begin());
   stopped_ = interrupt_ = false;
 }
 

@@ -71,18 +71,17 @@ Session::Session(Shapes shapes, const WeightsSource& weights, const SessionOptio
       placement_(PlaceThreads(program(), options)),
       processor_(MakeProcessor(program(), options, placement_)),
       file_(std::make_unique<WeightsFile>(weights, program(), options.storage)),
-      wanted_(ChooseRung(program(), options.budget)),
-      rung_(wanted_),
+      wanted_(RungsFor(options.budget)),
+      rung_(wanted_.front()),
       shareables_(lane_ && programs_.size() == 1 ? FindShareables(program()) : Shareables{}) {
-  const std::vector<size_t> rungs = RungsFor(options.budget);
-  RequireInLane(rungs);
-  for (size_t i = 0; i < rungs.size(); ++i) {
+  RequireInLane(wanted_);
+  for (size_t i = 0; i < wanted_.size(); ++i) {
     const Program& one = programs_[i];
     if (options.storage.verify) CheckPlans(one);
-    shapes_.push_back(std::make_unique<Shape>(one, FindKernels(one, *processor_), *processor_, file_->queued(), rungs[i]));
-    shapes_.back()->checker.Check(rungs[i]);
+    shapes_.push_back(std::make_unique<Shape>(one, FindKernels(one, *processor_), *processor_, file_->queued()));
+    shapes_.back()->checker.Check(wanted_[i]);
   }
-  nbytes_ = OwnNbytes(rung_);
+  nbytes_ = NbytesFor(wanted_, sharing_);
   left_.reserve(1);  // budgets shrink without asking for memory
   memory_ = processor_->MakeMemory(nbytes_);
   if (options.trace) trace_.emplace();
@@ -106,10 +105,6 @@ void Session::RequireOpen() const {
 void Session::RequireThisProcess() const {
   if (!process_.IsThisProcess())
     Raise("ExecutionError", "the session was opened before this process was forked: open one here");
-}
-
-void Session::CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const {
-  CheckTensor(name, type, tensor, current().on_cuda);
 }
 
 std::byte* Session::PlaceOf(const Port& port) const noexcept {
@@ -147,7 +142,7 @@ std::vector<const RungHead*> Session::RungsOfShapes() {
   const std::lock_guard lock(state_mutex_);
   RequireOpen();
   std::vector<const RungHead*> rungs;
-  for (size_t i = 0; i < shapes_.size(); ++i) rungs.push_back(&programs_[i].rungs[i == shape_ ? wanted_ : shapes_[i]->wanted]);
+  for (size_t i = 0; i < wanted_.size(); ++i) rungs.push_back(&programs_[i].rungs[wanted_[i]]);
   return rungs;
 }
 
@@ -179,9 +174,9 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
   const std::lock_guard lock(mutex_);
   const Fit fit = FitOf(inputs);
   const Program& used = programs_[fit.shape];
-  for (size_t i = 0; i < inputs.size(); ++i) CheckPort(used.inputs[i].name, fit.input(used, i), *inputs[i]);
+  for (size_t i = 0; i < inputs.size(); ++i) CheckTensor(used.inputs[i].name, fit.input(used, i), *inputs[i], used.on_cuda);
   for (size_t i = 0; i < outputs.size(); ++i)
-    if (outputs[i] != nullptr) CheckPort(used.outputs[i].name, fit.output(used, i), *outputs[i]);
+    if (outputs[i] != nullptr) CheckTensor(used.outputs[i].name, fit.output(used, i), *outputs[i], used.on_cuda);
   valid_rows_ = fit.valid_rows.value_or(CallTable::kAllRows);
   if (fit.shape != shape_) Settle();
 
@@ -298,23 +293,18 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   if (current().weights.data_nbytes == 0) Raise("InputError", "the network has no weights to read");
   const std::span<std::byte> room = RoomBesideStates();
   if (room.size() < kPage) Raise("InputError", "beside its states the arena has no room to read to");
-  std::optional<double> rate;
   loader_->Abort();  // reads for the next inference may be in flight
+  const struct Restored {
+    Session& session;
+    ~Restored() {
+      session.file_->Verify(true);
+      session.carry_ = {};
+      session.OpenTapes();
+    }
+  } restored{*this};
   // A small arena is the target of several reads at a time, none of which is used.
   file_->Verify(false);
-  const auto restore = [&] {
-    file_->Verify(true);
-    carry_ = {};
-    OpenTapes();
-  };
-  try {
-    rate = MeasureReadRate(*loader_, room, current().weights.data_nbytes, request_nbytes, nbytes);
-  } catch (...) {
-    restore();
-    throw;
-  }
-  restore();
-  if (rate) return *rate;
+  if (const auto rate = MeasureReadRate(*loader_, room, current().weights.data_nbytes, request_nbytes, nbytes)) return *rate;
   const std::lock_guard state_lock(state_mutex_);
   RequireGoingOn();
   Raise("ExecutionError", "the budget became smaller while the storage was measured");
@@ -395,7 +385,7 @@ void Session::NoteLoads(std::span<const Operation> operations) noexcept {
 bool Session::EndLoads(bool done) {
   if (!done) {
     const std::lock_guard lock(state_mutex_);
-    if (wanted_ < rung_ && Abandon()) state_changed_.notify_all();
+    if (wanted_[shape_] < rung_ && Abandon()) state_changed_.notify_all();
   }
   const bool finished = done && loader_->Finish();
   if (finished && fetched_.reads > 0) file_->RequireUnchanged();

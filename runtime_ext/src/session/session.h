@@ -203,10 +203,9 @@ class Session {
   void RequireInLane(std::span<const size_t> rungs) const;  // of all shapes
   void RequireGoingOn() const;
   Places PlacesOf(size_t rung) const noexcept;
-  // Of the memory for a rung of the shape in use: enough for the other shapes, too. With a lane, of the kept range.
-  uint64_t OwnNbytes(size_t rung) const noexcept { return OwnNbytes(rung, sharing_); }
-  uint64_t OwnNbytes(size_t rung, const Sharing& sharing) const noexcept;
-  // Of a rung alone, as OwnNbytes.
+  // Of the memory for these rungs of all shapes. With a lane, of the kept range.
+  uint64_t NbytesFor(std::span<const size_t> rungs, const Sharing& sharing) const noexcept;
+  // The same for one rung.
   uint64_t NbytesOf(size_t shape, size_t rung) const noexcept {
     const RungHead& head = programs_[shape].rungs[rung];
     return head.arena - (lane_ ? head.working : 0);
@@ -215,8 +214,6 @@ class Session {
   // same have the same place then, mostly.
   uint64_t BeginOf(size_t shape, size_t rung, uint64_t nbytes) const noexcept { return lane_ && programs_.size() == 1 ? 0 : nbytes - NbytesOf(shape, rung); }
   std::byte* PlaceOf(const Port& port) const noexcept;
-  // Throws InputError if a caller's tensor does not fit a port or a state, or lies out of reach.
-  void CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const;
   std::vector<StateBlocks> CheckStates(std::span<const DLTensor* const> tensors, bool parts) const;
   // Uses the arena during its lifetime; a switch that was requested meanwhile happens at the end.
   class ArenaUse;
@@ -232,7 +229,6 @@ class Session {
   bool RunSteps(std::span<const Call> calls, double& stall_s);  // false: interrupted
   bool Replay(std::span<const Call> calls);  // the same, where everything is there and stays
   bool FetchRows(const RowsFetch& fetch);  // false: interrupted; throws StorageError
-  static size_t ChooseRung(const Program& program, uint64_t budget);
   std::vector<size_t> RungsFor(uint64_t budget) const;  // of all shapes
   Fit FitOf(std::span<const DLTensor* const> inputs) const;
   // While state_mutex_ is held and no inference runs. Throws BudgetError, and changes nothing.
@@ -242,9 +238,9 @@ class Session {
     bool any = false, prepared = false;  // prepared: also those that a second inference prepares
   };
   Held HeldNow() const noexcept { return abandoned_ ? abandoned_held_ : Held{loader_->Filled() || loader_->Settles(), loader_->Filled()}; }
-  // Of what is there, what a plan keeps, too, in so many bytes of memory. `states` are always carried: no moves are theirs alone.
-  Carry CarryTo(const Held& held, size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes, const Carried& states) const noexcept;
-  Carried StatesTo(size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept;  // nothing if nobody has written any
+  // Of what is there, what a plan keeps, too. `states` are always carried: no moves are theirs alone.
+  Carry CarryTo(const Held& held, const PlacedRung& next, const Carried& states) const noexcept;
+  Carried StatesTo(const PlacedRung& next) const noexcept;  // nothing if nobody has written any
   // While state_mutex_ is held and no kernel runs: uses another plan and size of memory, with all that both plans keep. `sharing`: the
   // plan's, if it changes. False: there is no room, and the plan in use goes on.
   bool Change(size_t shape, size_t rung, uint64_t nbytes, Sharing* sharing = nullptr) noexcept;
@@ -257,6 +253,7 @@ class Session {
   void CommitStates() noexcept;  // after an inference: the next one reads the new states
   void TakeBack() noexcept;  // exchanged bytes, after an incomplete inference, while its values are in the arena
   PlacedRung PlacedAt(size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept;  // in memory of so many bytes
+  PlacedRung PlacedNow() const noexcept { return PlacedAt(shape_, held_rung_, sharing_, nbytes_); }  // where everything lies
   Carried States() const noexcept;  // all, where they lie in memory; no bytes if there are none
   // Uses a rung for which the arena has room; the loader is idle. No weights are in the arena but those of carry_.
   void Use(size_t rung) noexcept;
@@ -294,21 +291,20 @@ class Session {
   SessionStats stats_;
   // Everything that is made for a program: budgets and shapes change without asking for memory.
   struct Shape {
-    Shape(const Program& program, Kernels kernels, Processor& processor, bool queued, size_t rung)
-        : checker(program, queued), tapes(program), calls(program, std::move(kernels)), preparer(program, calls.kernels(), processor), wanted(rung) {}
+    Shape(const Program& program, Kernels kernels, Processor& processor, bool queued)
+        : checker(program, queued), tapes(program), calls(program, std::move(kernels)), preparer(program, calls.kernels(), processor) {}
 
     PlanChecker checker;  // of used plans: no other plan is decoded
     TapeRoom tapes;       // of the rung in use
     CallTable calls;
     KernelPreparer preparer;  // for the loader's thread
-    size_t wanted;            // the rung for the budget
   };
   Shape& now() noexcept { return *shapes_[shape_]; }
   const Shape& now() const noexcept { return *shapes_[shape_]; }
   const Program& current() const noexcept { return programs_[shape_]; }
 
   size_t shape_ = 0;  // in use; changes while mutex_ is held, too
-  size_t wanted_;  // the rung to be used as soon as possible
+  std::vector<size_t> wanted_;  // by shape: the rungs to be used as soon as possible
   size_t rung_;    // the rung in use
   uint64_t nbytes_ = 0;  // of the memory
   size_t held_rung_ = 0;  // the rung at whose addresses everything lies that stays

@@ -30,14 +30,13 @@ StateBlocks LeadingPart(TensorType& type, const DLTensor& tensor) {
 Carried Session::States() const noexcept {
   if (current().states.empty()) return {};
   const uint32_t value = current().states.front().value;
-  const PlacedRung held = PlacedAt(shape_, held_rung_, sharing_, nbytes_);
+  const PlacedRung held = PlacedNow();
   const uint64_t at = held.PlaceOf(static_cast<uint64_t>(held.rung.value_at[value]));
   return {at, at, current().values[value].nbytes};
 }
 
-Carried Session::StatesTo(size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept {
+Carried Session::StatesTo(const PlacedRung& next) const noexcept {
   if (!states_written_ || current().states.empty()) return {};
-  const PlacedRung next = PlacedAt(shape, rung, sharing, nbytes);
   Carried states = States();
   states.to = next.PlaceOf(static_cast<uint64_t>(next.rung.value_at[next.program.states.front().value]));
   return states;
@@ -68,7 +67,7 @@ std::vector<StateBlocks> Session::CheckStates(std::span<const DLTensor* const> t
     if (tensors[i] != nullptr) {
       TensorType type = program().states[i].type;
       blocks[i] = parts ? LeadingPart(type, *tensors[i]) : StateBlocks{1, type.nbytes, type.nbytes};
-      CheckPort(program().states[i].input, type, *tensors[i]);
+      CheckTensor(program().states[i].input, type, *tensors[i], program().on_cuda);
     }
   return blocks;
 }
