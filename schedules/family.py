@@ -93,6 +93,8 @@ class Family:
     anew: bool = False  # loops over rows of results fill all scratch anew in each iteration
     bands: Bands | None = None  # makes kernels for bands of rows
     transform: type | None = None  # computes its kernels' weights from a layer's: a class as `transform.py` says
+    # Kernels take at most this part of the time of those whose weights have another form with fewer bytes; None: any time.
+    worth_weights: float | None = None
     group: str = ""  # in reports of speeds; none: the family's own
     bound_by: str = COMPUTING  # the limit of its kernels' speed
     # Operations for each byte of input, which a kernel combines or copies before multiplying, in every call. Medians on one Zen 4
@@ -106,6 +108,18 @@ class Family:
         """Whether layers of that kind are among its own, on that kind of machine."""
         in_blocks = isinstance(spec, ConvSpec) and blocks_of(spec.weights) is not None
         return isinstance(spec, self.takes) and isinstance(machine, self.machine) and self.in_blocks == in_blocks
+
+    def worthwhile(self, offers: Iterable[Candidate]) -> tuple[Candidate, ...]:
+        """Those candidates for a layer that are worth their weights."""
+        offers, part = tuple(offers), self.worth_weights
+        if part is None:
+            return offers
+
+        def is_better(one: Candidate, than: Candidate) -> bool:
+            is_smaller = one.transform != than.transform and one.weight_nbytes < than.weight_nbytes
+            return is_smaller and part * one.work <= than.work
+
+        return tuple(each for each in offers if not any(is_better(one, each) for one in offers))
 
 
 def of_way(family: str, kernels: ModuleType, way, unit: VectorUnit, **more: object) -> Candidate:

@@ -80,7 +80,7 @@ def _fastest(spec: AnySpec, machine: Machine, families: tuple[Family, ...]) -> d
     for one in families:
         if one.is_for(spec, machine) and dtype in one.dtypes:
             offers = (_fitted(candidate, spec, machine) for candidate in one.candidates(spec, machine))
-            found.setdefault(one.arithmetic, {})[one] = tuple(offers)
+            found.setdefault(one.arithmetic, {})[one] = one.worthwhile(offers)
     return min(found.values(), key=_least_work, default={})
 
 

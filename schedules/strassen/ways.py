@@ -53,7 +53,6 @@ _LEAST_CHANNELS = {1: 64, 2: 256}  # by levels; below, moving register tiles cos
 _LEAST_REGISTERS = {1: 0, 2: 32}
 _LEAST_ROWS = 12  # of a register tile, if vectors are as wide: fewer use a weight too seldom
 _VECTORS = (2, 1)  # of a register tile at most: one, where tall tiles read large weights fewer times
-_WORTH_ITS_WEIGHTS = 0.98  # two levels, with 7/4 of the weights, must take at most this part of the time
 # The predicted time, in operations at a core's peak. Fitted to the 1×1 layers of ResNet-50 on one Zen 4 core (118
 # GFLOP/s), 64 to 2048 input channels, weights from memory: within 3 % of all measurements.
 _PRODUCT_FLOPS = {1: 1.06, 2: 1.04}  # per operation of the products, by levels
@@ -192,11 +191,9 @@ def eligible(spec: ConvSpec, levels: int = 1) -> bool:
 
 def ways(spec: ConvSpec, unit: VectorUnit) -> list[Strassen]:
     """The ways on offer for a layer: as many bands as threads can share evenly; none where that does not pay."""
-    one = _on_levels(spec, unit, 1, _VECTORS[0])
-    limit = _WORTH_ITS_WEIGHTS * min((way.work for way in one), default=math.inf)
     widths = _VECTORS[:1] if unit.by_lane else _VECTORS  # by lane blocks are whole pairs of vectors
     two = [way for vectors in widths for way in _on_levels(spec, unit, 2, vectors)]
-    return one + [way for way in two if way.work < limit]
+    return _on_levels(spec, unit, 1, _VECTORS[0]) + two
 
 
 def _on_levels(spec: ConvSpec, unit: VectorUnit, levels: int, vectors: int) -> list[Strassen]:

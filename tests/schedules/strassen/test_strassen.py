@@ -11,6 +11,7 @@ from tvm import s_tir, tirx
 import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.device.target import resolve_target
+from flexcomp.schedules import registry
 from flexcomp.schedules.strassen import ways as strassen
 from flexcomp.schedules.strassen.family import candidate as strassen_candidate
 from flexcomp.schedules.strassen.kernel import kernel
@@ -115,13 +116,30 @@ def test_two_threads_get_the_same_number_of_tiles(size, channels, out):
     assert sum(bands[:first]) == sum(bands[first:])
 
 
+def on_offer(spec, unit):
+    """The work of Strassen's candidates, by levels."""
+    found = {1: [], 2: []}
+    for one in registry.candidates(spec, unit):
+        if one.family == "strassen":
+            found[one.transform.levels].append(one.work)
+    return found
+
+
 def test_two_levels_must_be_worth_their_weights():
     """Where nothing is gained, there is one level only: 16 pixels are too few for quarters."""
     unit = VectorUnit(16, 32)
     for spec in (ConvSpec(1, 14, 14, 1024, 256), ConvSpec(1, 7, 7, 512, 2048), ConvSpec(1, 28, 28, 256, 512)):
-        by_levels = [[way.work for way in strassen.ways(spec, unit) if way.levels == n] for n in (1, 2)]
-        assert not by_levels[1] or max(by_levels[1]) < 0.98 * min(by_levels[0])
-    assert {way.levels for way in strassen.ways(ConvSpec(1, 6, 6, 1024, 256), unit)} == {1}
+        by_levels = on_offer(spec, unit)
+        assert not by_levels[2] or max(by_levels[2]) < 0.98 * min(by_levels[1])
+    assert not on_offer(ConvSpec(1, 6, 6, 1024, 256), unit)[2]
+
+
+def test_two_levels_are_worth_their_weights_at_the_lengths_that_inputs_have():
+    """They compute whole tiles of quarters, however few pixels are valid."""
+    spec, unit = ConvSpec(1, 1, 512, 384, 384), VectorUnit(16, 32)
+    assert on_offer(spec, unit)[2]
+    padded = on_offer(spec, replace(unit, padded=((512, 129),)))
+    assert padded[1] and not padded[2]
 
 
 def test_one_level_where_registers_are_few():
