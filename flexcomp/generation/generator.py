@@ -28,7 +28,7 @@ class Reply(Iterator[int]):
     def __init__(
         self, account: Account, prompt: Sequence[int], most: int, stop: frozenset[int], sampling: Sampling,
         slide: bool = False, constraint: Constraint | None = None, encoded: Mapping[str, np.ndarray] | None = None,
-        source: Source | None = None, draft: Draft | None = None,
+        source: Source | None = None, draft: Draft | None = None, never: Collection[int] = (), never_first: Collection[int] = (),
     ) -> None:  # fmt: skip
         decoder = account.decoder
         self.prompt_tokens = len(prompt)
@@ -44,7 +44,7 @@ class Reply(Iterator[int]):
         self._decoder, self._sequence, self._most, self._stop = decoder, list(prompt), most, stop
         self._encoded, self._source = encoded, source
         self._context, self._slides = list(prompt), slide  # the tokens that the next one depends on
-        self._sampler, self._begin, self._given = Sampler(sampling, constraint), 0.0, 0
+        self._sampler, self._begin, self._given = Sampler(sampling, constraint, never, never_first), 0.0, 0
         proposer = PromptLookup() if draft is None else draft.begin(self, self._sampler, decoder.vocabulary)
         self.speculation = Speculation(account, proposer)
 
@@ -179,15 +179,18 @@ class Generator:
     def reply(
         self, prompt: Sequence[int], max_tokens: int | None = None, *, stop: Collection[int] = (),
         sampling: Sampling | None = None, slide: bool = False, constraint: Constraint | None = None,
-        encoded: Mapping[str, np.ndarray] | None = None, source: Source | None = None,
+        encoded: Mapping[str, np.ndarray] | None = None, source: Source | None = None, never: Collection[int] = (),
+        never_first: Collection[int] = (),
     ) -> Reply:  # fmt: skip
         """An iterator over the tokens that follow `prompt`: up to `max_tokens`, to a token of `stop`, or until caches are full.
 
         With `slide`, full caches forget the older half of the text but its first token, and the rest is computed again.
         `source` is what the encoder of a `Pair` takes: the tokens of a text, or features. Of another encoder `encoded` is what
         it made, by the names of states that stay as they are set and of inputs `encoder_…`.
-        `constraint` follows the grammar of `sampling` (`Grammars.begin`); a `Text` makes it. Raises InputError for a prompt
-        without tokens, or, without `slide`, of more than the caches have places for.
+        `constraint` follows the grammar of `sampling` (`Grammars.begin`); a `Text` makes it. Tokens `never` do not occur in the
+        reply, and those of `never_first` do not begin it: suppress_tokens and begin_suppress_tokens of transformers, which a
+        `Text` reads from the model's folder. Raises InputError for a prompt without tokens, or, without `slide`, of more than
+        the caches have places for.
         """
         decoder, prompt = self.decoder, self._checked(prompt, "a prompt's tokens")
         if not prompt:
@@ -203,12 +206,15 @@ class Generator:
         elif encoded is not None:
             raise InputError("source and encoded exclude each other")
         ends = frozenset(self._checked(stop, "tokens of stop"))
+        never, never_first = (self._checked(tokens, "suppressed tokens") for tokens in (never, never_first))
         endless = sys.maxsize if slide else decoder.capacity + 1
         most = endless if max_tokens is None else checked_number(max_tokens, "max_tokens", least=1)
         sampling = sampling or Sampling()
         if (sampling.grammar is None) != (constraint is None):
             raise InputError("a grammar is of texts: give it to the reply of a Text, which has a tokenizer")
-        return Reply(self._account, prompt, most, ends, sampling, slide, constraint, encoded, source, self.draft)
+        return Reply(
+            self._account, prompt, most, ends, sampling, slide, constraint, encoded, source, self.draft, never, never_first
+        )
 
     def _checked(self, tokens: Iterable[int], what: str) -> list[int]:
         """Raises InputError for anything but tokens of the decoder."""

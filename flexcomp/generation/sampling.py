@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -75,10 +75,15 @@ class Chance(NamedTuple):
 class Sampler:
     """Draws of one reply."""
 
-    def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
-        """`constraint` follows the grammar of `sampling`."""
+    def __init__(
+        self, sampling: Sampling, constraint: Constraint | None = None, never: Collection[int] = (),
+        never_first: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        """`constraint` follows the grammar of `sampling`. Tokens `never` are not drawn, nor those of `never_first` first."""
         self.sampling = sampling
         self._constraint = constraint
+        self._never = np.array(sorted(never), np.int64)
+        self._never_first = np.array(sorted({*never, *never_first}), np.int64)
         self._key = int(np.random.SeedSequence(sampling.seed).generate_state(1, np.uint64)[0])
         self._drawn = 0
 
@@ -98,12 +103,23 @@ class Sampler:
             raise ExecutionError("the decoder's logits are no numbers: look at its weights, and at narrower types among them")
         if self._constraint is not None:
             logits = np.where(self._constraint.allowed(), logits, -np.inf)
+        logits = self._without(logits, self._never if self._drawn else self._never_first)
         tokens, parts = self.distribution(logits, earlier)
         self._drawn += 1
         if len(tokens) == 1:
             return int(tokens[0])
         # The first of arrivals whose rates are the probabilities: each token's depends on the draw and on the token alone.
         return int(tokens[np.argmax(parts / -np.log(_uniform(self._key, self._drawn, tokens)))])
+
+    def _without(self, logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """Logits by which none of these tokens is drawn."""
+        if not len(tokens):
+            return logits
+        left = logits.copy()
+        left[tokens[tokens < len(left)]] = -np.inf  # of a draft's, which may know fewer
+        if np.isneginf(left.max()):
+            raise ExecutionError("the model's files suppress all tokens that may follow: see suppress_tokens there")
+        return left
 
     def chance(self, logits: np.ndarray, token: int) -> Chance | None:
         """Of a token by logits [vocabulary], if that is to be noted: before penalties and filters."""

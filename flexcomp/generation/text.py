@@ -74,7 +74,8 @@ class Text:
         if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
             raise InputError("stop is a collection of texts, none of them empty")
         constraint = None if sampling is None or sampling.grammar is None else self.grammars.begin(sampling.grammar)
-        options = {"sampling": sampling, "slide": slide, "constraint": constraint, "source": source}
+        suppressed = {"never": self.tokenizer.never, "never_first": self.tokenizer.never_first}
+        options = {"sampling": sampling, "slide": slide, "constraint": constraint, "source": source, **suppressed}
         reply = self.generator.reply(tokens, max_tokens, stop=self.tokenizer.ends, **options)
         return TextReply(reply, self.tokenizer, tuple(stop))
 

@@ -26,6 +26,7 @@ class FolderTokenizer:
         self.tokenizer = _tokenizer(self.folder / TOKENIZER)
         self.settings = read_settings(self.folder)
         self.ends = frozenset(self._ends())  # tokens that end a reply
+        self.never, self.never_first = self._tokens("suppress_tokens"), self._tokens("begin_suppress_tokens")  # of replies
         self._chat_template: ChatTemplate | None = None
 
     def require_within(self, vocabulary: int) -> None:
@@ -53,6 +54,13 @@ class FolderTokenizer:
                 break
             known.append(token)
         return [start, *known]
+
+    def _tokens(self, setting: str) -> frozenset[int]:
+        """The tokens that a setting lists. Raises InputError for anything else."""
+        given = self.settings.get(setting) or []
+        if not isinstance(given, list) or not all(type(one) is int and one >= -1 for one in given):
+            raise InputError(f"{self.folder}: {setting} is no list of tokens: correct it, or leave it out")
+        return frozenset(given) - {-1}  # which stands for none
 
     def _ends(self) -> Iterator[int]:
         given = self.settings.get("eos_token_id", [])

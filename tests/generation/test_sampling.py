@@ -40,6 +40,17 @@ def test_logits_of_tokens_that_are_ruled_out():
     assert min(sampler.draw(logits, EARLIER) for _ in range(200)) >= 6
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_suppressed_tokens_are_not_drawn(temperature):
+    """As by SuppressTokensLogitsProcessor and SuppressTokensAtBeginLogitsProcessor of transformers."""
+    order, given = np.argsort(-LOGITS), LOGITS.copy()
+    sampler = Sampler(Sampling(temperature=temperature, top_k=1), never=[order[0], order[2]], never_first=[order[1]])
+    assert [sampler.draw(LOGITS, EARLIER) for _ in range(3)] == [order[3], order[1], order[1]]
+    np.testing.assert_array_equal(LOGITS, given)
+    with pytest.raises(ExecutionError, match="suppress all tokens that may follow"):
+        Sampler(Sampling(), never=range(len(LOGITS))).draw(LOGITS, EARLIER)
+
+
 @pytest.mark.parametrize(
     "given",
     [{"temperature": -1}, {"temperature": math.nan}, {"top_k": 1.5}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.1}, {"min_p": "x"},

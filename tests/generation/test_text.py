@@ -1,5 +1,7 @@
 """Text is that of the tokens, whole characters at a time, and ends where it is told to."""
 
+import json
+
 import pytest
 from tokenizers import Tokenizer
 
@@ -99,6 +101,28 @@ def test_a_template_that_does_not_end_is_refused_and_later_conversations_are_for
     assert template.conversation([], {"eos_token": "b"}) == "b"
     template.close()
     assert template._process is None
+
+
+def test_tokens_that_the_model_s_files_suppress(library, folder, tmp_path):
+    """As of Whisper, whose likeliest tokens would else be no speech."""
+    def reply(settings: dict) -> list[int]:
+        for path in folder.iterdir():
+            (tmp_path / path.name).write_text(path.read_text())
+        (tmp_path / "config.json").write_text(json.dumps({"suppress_tokens": [1], "begin_suppress_tokens": None}))
+        (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+        with flexcomp.load(library, threads=1) as session:
+            text = Text(session, tmp_path).reply("the cat", 4)
+            list(text)
+            return text.reply.tokens
+
+    first, second, *_ = plain = reply({"suppress_tokens": [-1]})
+    assert reply({"suppress_tokens": [-1], "begin_suppress_tokens": [first]})[0] != first
+    without = reply({"suppress_tokens": [first, second]})
+    assert not {first, second} & {*without} and len(without) == len(plain) == 4
+    with pytest.raises(InputError, match="suppress_tokens is no list of tokens"):
+        reply({"suppress_tokens": "all"})
+    with pytest.raises(InputError, match="suppressed tokens must be whole numbers from 0 to"):
+        reply({"suppress_tokens": [1 << 20]})
 
 
 @pytest.mark.parametrize(
