@@ -38,8 +38,11 @@ def write(form: str, cache: str, rows: str, count: int, out: str) -> list[onnx.N
     ]  # fmt: skip
 
 
-def decoder(form: str, rows: int) -> onnx.ModelProto:
-    """Layers of attention over caches; what lies behind the last row that was written is masked."""
+def decoder(form: str, rows: int, groups: int = 1) -> onnx.ModelProto:
+    """Layers of attention over caches; what lies behind the last row that was written is masked.
+
+    With `groups`, so many heads of queries share a head of keys and values, which is repeated for these.
+    """
     rng = np.random.default_rng(0)
     grid = (1, HEADS, rows, 1)
     constants = {
@@ -47,7 +50,8 @@ def decoder(form: str, rows: int) -> onnx.ModelProto:
         "shape_of_rows": np.int64([1, HEADS, rows, DEPTH]), "shape_of_grid": np.int64(grid), "batches": np.zeros(grid, "i8"),
         "heads": np.broadcast_to(np.arange(HEADS).reshape(1, -1, 1, 1), grid).astype("i8"),
         "keys": np.arange(CAPACITY), "none": np.float32(0), "hidden": np.float32(-1e9), "scale": np.float32(DEPTH**-0.5),
-        "split": np.int64([1, rows, HEADS, DEPTH]), "join": np.int64([1, rows, HEADS * DEPTH]),
+        "split": np.int64([1, rows, -1, DEPTH]), "join": np.int64([1, rows, groups * HEADS * DEPTH]), "third": np.int64([2]),
+        "repeated": np.int64([1, HEADS, groups, CAPACITY, DEPTH]), "heads_alone": np.int64([1, groups * HEADS, CAPACITY, DEPTH]),
     }  # fmt: skip
     nodes = [
         one("Add", ["at", "count"], ["index"]), one("Reshape", ["index", "column"], ["index_of_tuples"]),
@@ -58,7 +62,8 @@ def decoder(form: str, rows: int) -> onnx.ModelProto:
     for layer in range(LAYERS):
         p = f"layer{layer}"
         for name in "qkvo":
-            constants[f"{p}.w{name}"] = (rng.standard_normal((WIDTH, WIDTH)) * WIDTH**-0.5).astype("f4")
+            extents = (WIDTH, WIDTH * groups) if name == "q" else (WIDTH * groups, WIDTH) if name == "o" else (WIDTH, WIDTH)
+            constants[f"{p}.w{name}"] = (rng.standard_normal(extents) * WIDTH**-0.5).astype("f4")
         for name in "qkv":
             nodes += [
                 one("MatMul", [value, f"{p}.w{name}"], [f"{p}.{name}0"]),
@@ -67,11 +72,19 @@ def decoder(form: str, rows: int) -> onnx.ModelProto:
             ]  # fmt: skip
         for name, kind in (("k", "key"), ("v", "value")):
             nodes += write(form, f"past_key_values.{layer}.{kind}", f"{p}.{name}", rows, f"present.{layer}.{kind}")
+        caches = [f"present.{layer}.{kind}" for kind in ("key", "value")]
+        for i, cache in enumerate(caches if groups > 1 else ()):
+            caches[i] = f"{p}.repeated{i}"
+            nodes += [
+                one("Unsqueeze", [cache, "third"], [f"{caches[i]}.0"]),
+                one("Expand", [f"{caches[i]}.0", "repeated"], [f"{caches[i]}.1"]),
+                one("Reshape", [f"{caches[i]}.1", "heads_alone"], [caches[i]]),
+            ]  # fmt: skip
         nodes += [
-            one("Transpose", [f"present.{layer}.key"], [f"{p}.kt"], perm=[0, 1, 3, 2]),
+            one("Transpose", [caches[0]], [f"{p}.kt"], perm=[0, 1, 3, 2]),
             one("MatMul", [f"{p}.q", f"{p}.kt"], [f"{p}.s0"]), one("Mul", [f"{p}.s0", "scale"], [f"{p}.s1"]),
             one("Add", [f"{p}.s1", "mask"], [f"{p}.s2"]), one("Softmax", [f"{p}.s2"], [f"{p}.s3"], axis=-1),
-            one("MatMul", [f"{p}.s3", f"present.{layer}.value"], [f"{p}.a0"]),
+            one("MatMul", [f"{p}.s3", caches[1]], [f"{p}.a0"]),
             one("Transpose", [f"{p}.a0"], [f"{p}.a1"], perm=[0, 2, 1, 3]), one("Reshape", [f"{p}.a1", "join"], [f"{p}.a2"]),
             one("MatMul", [f"{p}.a2", f"{p}.wo"], [f"{p}.o"]), one("Add", [value, f"{p}.o"], [f"{p}.y"]),
         ]  # fmt: skip
@@ -117,6 +130,26 @@ def test_rows_are_written_in_place(form, rows):
         want, *present = judge.run(None, {"x": x, "at": np.int64([-rows]), **caches})  # counted from the end
         session(x, np.int64([-rows]))
         np.testing.assert_allclose(session.state()[names[-1]], present[-1], atol=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("kind", "groups", "most"), [("float16", 2, 2e-3), ("int8", 2, 2e-2), ("int8", 1, 2e-2)])
+def test_caches_of_all_forms_lie_in_fewer_bits(form, kind, groups, most):
+    """Next to ONNX Runtime, whose caches are float32."""
+    model = decoder(form, 3, groups)
+    judge = onnxruntime.InferenceSession(model.SerializeToString())
+    caches = {port.name: np.zeros(CACHE, "f4") for port in judge.get_inputs()[2:]}
+    options = {"threads": 1, "probe": False, "kernels": "smallest"}
+    artifact = flexcomp.build(model, state={"present.*": "past_key_values.*"}, state_type=kind, **options)
+    assert {one.type.dtype for one in artifact.program.states} == {kind}
+    rng, errors = np.random.default_rng(3), []
+    with artifact.session("min") as session:
+        for at in range(0, CAPACITY - 2, 3):
+            x = rng.standard_normal((1, 3, WIDTH)).astype("f4")
+            want, *present = judge.run(None, {"x": x, "at": np.int64([at]), **caches})
+            caches = dict(zip(caches, present, strict=True))
+            errors.append(np.abs(session(x, np.int64([at])) - want).max() / np.abs(want).max())
+    assert 1e-7 < max(errors) <= most
 
 
 @pytest.mark.parametrize("form", FORMS)
