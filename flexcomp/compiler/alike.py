@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 
-import numpy as np
 import tvm
 from tvm import ir, relax
 
+from flexcomp.deferred import Array, content_digest, told_by
 from flexcomp.passes.choose_kernels import Alike, Spec, layers_with_weights
 from flexcomp.passes.ir import bindings, num_inputs, operator
-from flexcomp.program import content_digest
 
 
-def alike_layers(mods: Sequence[tvm.IRModule], weights: Sequence[Sequence[np.ndarray]]) -> Alike:
+def alike_layers(mods: Sequence[tvm.IRModule], weights: Sequence[Sequence[Array]]) -> Alike:
     """By spec all specs of layers with the same weights; of modules of fused layers and the weights of each."""
-    digest = cache(lambda mod, index: content_digest(weights[mod][index]))
+    told = cache(lambda mod, index: told_by(weights[mod][index]))
     groups: dict[tuple, dict[Spec, None]] = {}  # by the origins of the weights
     for number, mod in enumerate(mods):
-        origin = _origins(mod["main"], lambda index, number=number: digest(number, index))
+        origin = _origins(mod["main"], lambda index, number=number: told(number, index))
         for read, spec in layers_with_weights(mod):
             found = tuple(map(origin, read))
             if None not in found:
@@ -31,7 +30,7 @@ def alike_layers(mods: Sequence[tvm.IRModule], weights: Sequence[Sequence[np.nda
     return {spec: tuple(others) for spec, others in result.items() if len(others) > 1}
 
 
-def _origins(main: relax.Function, digest: Callable[[int], bytes]) -> Callable[[ir.Expr], tuple | None]:
+def _origins(main: relax.Function, told: Callable[[int], tuple]) -> Callable[[ir.Expr], tuple | None]:
     """What a value of main is made of: equal for equal weights; None where that is not known."""
     params = list(main.params[num_inputs(main) :])
     index = {param: number for number, param in enumerate(params)}
@@ -42,7 +41,7 @@ def _origins(main: relax.Function, digest: Callable[[int], bytes]) -> Callable[[
         if not isinstance(expr, relax.Var):
             return _made(expr)
         if expr not in known:
-            known[expr] = (digest(index[expr]),) if expr in index else _made(values.get(expr))
+            known[expr] = told(index[expr]) if expr in index else _made(values.get(expr))
         return known[expr]
 
     def _made(expr: ir.Expr | None) -> tuple | None:

@@ -13,10 +13,11 @@ import tvm
 
 from flexcomp import runtime_ext
 from flexcomp.arguments import checked_path, checked_text
+from flexcomp.deferred import Array
 from flexcomp.device import CompileTarget
 from flexcomp.errors import InputError, TargetError
 from flexcomp.files import beside
-from flexcomp.program import PROGRAM_KIND, Array, Program, WeightsDigest, encode_shapes, write_weights
+from flexcomp.program import PROGRAM_KIND, Program, WeightsDigest, encode_shapes, write_weights
 from flexcomp.report import Progress, describe
 from flexcomp.runtime import Session, ladder_html, load
 from flexcomp.units import enough

@@ -20,10 +20,11 @@ from itertools import pairwise
 from numbers import Real
 from pathlib import Path
 
+from flexcomp.deferred import Array
 from flexcomp.errors import InputError
 from flexcomp.network import Network
 from flexcomp.passes.fuse_attention import Evaluate
-from flexcomp.program import Array, Layer, Narrowing, WeightErrors
+from flexcomp.program import Layer, Narrowing, WeightErrors
 from flexcomp.report import Progress
 from flexcomp.schedules.tiles.blocks import INT4
 from flexcomp.schedules.tiles.panel import nbytes_of

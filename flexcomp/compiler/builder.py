@@ -13,6 +13,7 @@ import onnx
 import tvm
 
 from flexcomp.cache import KernelCache
+from flexcomp.deferred import Deferred
 from flexcomp.device import (
     CompileTarget,
     DeviceProfile,
@@ -24,7 +25,7 @@ from flexcomp.device import (
     with_tf32,
 )
 from flexcomp.errors import InputError
-from flexcomp.frontend import CustomOperator, Imported, load_model, title_of
+from flexcomp.frontend import CustomOperator, Imported, load_model, load_shapes, title_of
 from flexcomp.gc_threshold import high_gc_threshold
 from flexcomp.network import Network, PaddedRows, Planning, fixed_order, in_bands, in_one_file, kernel_sets, over_valid
 from flexcomp.profiling import Database, Measurements
@@ -204,11 +205,11 @@ def prepare_shapes(
     if resolved.gpu and len(declared) > 1:
         raise InputError(f"shapes: a GPU computes ({resolved}), for which a library holds one shape: build a library for each")
     report("import", 0, len(declared))
-    shapes, states = [], partial(written_out, changing(options.model.state))
-    for done, shape in enumerate(declared, 1):
-        of = options.model
-        shapes.append(load_model(model, shape.inputs, of.params, of.custom_operators, states, of.input_values))
-        report("import", done, len(declared))
+    of, inputs, shapes = options.model, [shape.inputs for shape in declared], []
+    states = partial(written_out, changing(of.state))
+    for one in load_shapes(model, inputs, of.params, of.custom_operators, states, of.input_values):
+        shapes.append(one)
+        report("import", len(shapes), len(declared))
     imported = shapes[0]
     for one in shapes:
         require_right(one.mod, resolved, KernelCache() if cache else None)
@@ -246,8 +247,11 @@ def prepare_shapes(
     ]
     store, late = options.weights.store, profile.prepared_late
     unit = replace(unit, padded=tuple(lengths_served(declared, rows))) if rows is not None else unit
+    made: dict[bytes, Deferred] | None = {} if len(shapes) > 1 else None
     networks = [
-        lower_layers(one, mod, resolved, unit, kernels, measured, report, store, late, begin, states, alike, padded=rows_told)
+        lower_layers(
+            one, mod, resolved, unit, kernels, measured, report, store, late, begin, states, alike, padded=rows_told, made=made,
+        )
         for one, mod, states, rows_told in zip(shapes, fused, pairs, told, strict=True)
     ]
     if len(shapes) > 1:

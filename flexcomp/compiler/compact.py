@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from flexcomp.program import PAGE, Array, Layer, Operation, Program, Read, RowsArg, Rung
+from flexcomp.deferred import Array
+from flexcomp.program import PAGE, Layer, Operation, Program, Read, RowsArg, Rung
 
 Entry = tuple[str, Array, int]  # name, array, offset in the data section
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import tvm
 from tvm import tirx
 
 from flexcomp.cache import KernelCache
+from flexcomp.deferred import Array, Deferred
 from flexcomp.device import CompileTarget, guessed_profile, resolve_target
 from flexcomp.errors import InputError
 from flexcomp.frontend import Imported
 from flexcomp.network import Lowered, Network, PaddedRows, ValidRows, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Alike, Measured, chosen_kernels
 from flexcomp.passes.integers import counts_in_floats
-from flexcomp.program import Array, Layer
+from flexcomp.program import Layer
 from flexcomp.program import Weights as StoredWeights
 from flexcomp.runtime import Padding
 from flexcomp.schedules.registry import Machine
@@ -81,8 +81,11 @@ def lower_layers(
     alike: Alike | None = None,
     fetch: bool = True,
     padded: PaddedRows | None = None,
+    made: dict[bytes, Deferred] | None = None,
 ) -> Network:
     """Layers with all their kernels; rows that are looked up may be fetched, if `fetch`.
+
+    `made`: packed weights of other shapes of the network, as for `evaluate_later`.
 
     Kernels are told how many rows are valid where inputs are `padded`. `begin` is told of the smallest kernels, as soon as there
     are layers that call them; `expensive` is as for `merge`.
@@ -103,7 +106,7 @@ def lower_layers(
             if not done or chosen - seen:
                 seen |= chosen
                 mod = pipeline.run(mod, pack, "pack")
-                mod, weights = _separate_weights(mod, imported.weights, target, unit)
+                mod, weights = _separate_weights(mod, imported.weights, target, unit, made)
                 report("passes", 2 + 2 * done, total)
                 ports = imported.input_names, imported.output_names, imported.output_nodes
                 lowered = lower(mod, weights, target, *ports, state, valid)
@@ -120,12 +123,12 @@ def lower_layers(
 
 
 def _separate_weights(
-    mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, unit: Machine
+    mod: tvm.IRModule, weights: Sequence[Array], target: CompileTarget, unit: Machine, made: dict[bytes, Deferred] | None
 ) -> tuple[tvm.IRModule, list[Array]]:
     """A module of kernel calls, of one with packed weights, and these."""
     mod = pipeline.run(mod, pipeline.separate_weights(), "separate_weights")
     transform = [gv for gv in mod.get_global_vars() if gv.name_hint == "main_transform_params"]
-    transformed = evaluate_later(mod[transform[0]], weights, mod) if transform else list(weights)
+    transformed = evaluate_later(mod[transform[0]], weights, mod, made) if transform else list(weights)
     kept = {gv: func for gv, func in mod.functions_items() if gv not in transform}
     with target.tvm_target:
         return pipeline.run(tvm.IRModule(kept), pipeline.operators(unit), "operators"), transformed

@@ -11,9 +11,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from flexcomp.deferred import Array
 from flexcomp.errors import InputError
 from flexcomp.network import Network
-from flexcomp.program import Array, FirstArg, Layer, WeightArg
+from flexcomp.program import FirstArg, Layer, WeightArg
 from flexcomp.runtime import load
 
 from .artifact import Artifact

@@ -15,10 +15,10 @@ import numpy as np
 import tvm
 from tvm import ir, relax, tirx
 
+from flexcomp.deferred import Array, Deferred, Rows, new_digest, told_by
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.passes.attributes import SCRATCH
-from flexcomp.passes.ir import bindings, operator, shape
-from flexcomp.program import Array, Deferred
+from flexcomp.passes.ir import bindings, dtype, operator, shape
 
 from .weight_operators import BY_ROWS, WHOLE
 
@@ -28,26 +28,30 @@ _LEAST_DEFERRED = 1 << 16
 _DEEPEST = 48
 
 
-def evaluate(func: relax.Function, weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+def evaluate(func: relax.Function, weights: Sequence[Array]) -> list[np.ndarray]:
     """The results of a function over weights, as float32 (or other) arrays in the order of its returned tuple."""
     side = _WeightSide(func, weights)
     return [_Making(side).whole(result) for result in side.results]
 
 
 def evaluate_later(
-    func: relax.Function, weights: Sequence[np.ndarray], kernels: tvm.IRModule | None = None
+    func: relax.Function, weights: Sequence[Array], kernels: tvm.IRModule | None = None, made: dict[bytes, Deferred] | None = None
 ) -> list[Array]:
-    """As `evaluate`, but large results are made on request; `kernels` are those that the function may call."""
+    """As `evaluate`, but large results are made on request; `kernels` are those that the function may call.
+
+    `made`: results of other functions, by their origins; what has the same origin is the same array. Results join it.
+    """
     side = _WeightSide(func, weights, kernels)
-    return [side.later(result) for result in side.results]
+    return [side.later(result, made) for result in side.results]
 
 
 class _WeightSide:
     """A function of weights: the values that are known, and by which operator each of the others is made."""
 
-    def __init__(self, func: relax.Function, weights: Sequence[np.ndarray], kernels: tvm.IRModule | None = None) -> None:
+    def __init__(self, func: relax.Function, weights: Sequence[Array], kernels: tvm.IRModule | None = None) -> None:
         self.known: dict[relax.Var, object] = {}
         self.operators: dict[relax.Var, ir.Expr] = {}
+        self._origins: dict[relax.Var, bytes | None] = {}
         if len(func.params) == 1 and isinstance(func.params[0].ty, relax.TupleType):
             self.known[func.params[0]] = list(weights)
         else:
@@ -61,7 +65,10 @@ class _WeightSide:
                 self.known[var] = _called(value, _Making(self).whole(value.args[1]), kernels)
             elif isinstance(value, relax.Call) and operator(value) not in BY_ROWS.keys() | WHOLE.keys():
                 self.known[var] = _compiled(value, [_Making(self).whole(arg) for arg in value.args])
-            elif isinstance(value, relax.TupleGetItem) or depth[var] > _DEEPEST:  # parts of tuples are there
+            elif isinstance(value, relax.TupleGetItem):  # parts of tuples are there
+                given = _Making(self).given(value)
+                self.known[var] = _Making(self).whole(var) if given is None else given
+            elif depth[var] > _DEEPEST:
                 self.known[var] = _Making(self).whole(var)
             else:
                 continue
@@ -76,13 +83,51 @@ class _WeightSide:
         else:
             self.results = [returned]
 
-    def later(self, result: ir.Expr) -> Array:
-        if not isinstance(result, relax.Var) or result in self.known:
+    def later(self, result: ir.Expr, made: dict[bytes, Deferred] | None) -> Array:
+        known = _Making(self).given(result)
+        if known is not None or not isinstance(result, relax.Var):
+            return known if isinstance(known, Deferred) and known.nbytes >= _LEAST_DEFERRED else _Making(self).whole(result)
+        extents, kind = shape(result), np.dtype(dtype(result))
+        if math.prod(extents) * kind.itemsize < _LEAST_DEFERRED:
             return _Making(self).whole(result)
-        extents, dtype = shape(result), np.dtype(str(result.ty.dtype))
-        if math.prod(extents) * dtype.itemsize < _LEAST_DEFERRED:
-            return _Making(self).whole(result)
-        return Deferred(extents, dtype, extents[0], lambda: partial(_Making(self).piece, result))
+        array = Deferred(extents, kind, extents[0], lambda: partial(_Making(self).piece, result))
+        origin = None if made is None else self.origin(result)
+        return array if origin is None else made.setdefault(origin, array)
+
+    def origin(self, expr: ir.Expr) -> bytes | None:
+        """What a value is made of and how: equal only for equal values; None if that is not known."""
+        if not isinstance(expr, relax.Var):
+            return self._origin(expr)
+        if expr not in self._origins:
+            known = self.known.get(expr)
+            if known is None:
+                found = self._origin(self.operators[expr]) if expr in self.operators else None
+            else:
+                found = _told(told_by(known)) if isinstance(known, Array) else None
+            self._origins[expr] = found
+        return self._origins[expr]
+
+    def _origin(self, expr: ir.Expr) -> bytes | None:
+        if isinstance(expr, relax.Var):
+            return self.origin(expr)
+        if isinstance(expr, ir.GenericConst):
+            return _told(told_by(expr.value.numpy()))
+        if isinstance(expr, relax.ShapeExpr):
+            return _told(("shape", *map(int, expr.values)))
+        if isinstance(expr, tirx.IntImm | tirx.FloatImm):
+            return _told((str(expr.ty), expr.value))
+        if isinstance(expr, relax.ExternFunc):
+            return _told(("function", str(expr.global_symbol)))
+        if isinstance(expr, relax.TupleGetItem):
+            given = _Making(self).given(expr)
+            return _told(told_by(given)) if isinstance(given, Array) else None
+        if isinstance(expr, relax.Tuple):
+            parts, what = [self.origin(part) for part in expr.fields], ("tuple",)
+        elif isinstance(expr, relax.Call) and operator(expr) and isinstance(expr.ty, relax.TensorType):
+            parts, what = [self.origin(arg) for arg in expr.args], (operator(expr), str(expr.attrs), shape(expr), dtype(expr))
+        else:
+            return None
+        return None if None in parts else _told((*what, *parts))
 
 
 class _Making:
@@ -95,6 +140,7 @@ class _Making:
         self._side = side
         self._wholes: dict[relax.Var, object] = {}
         self._rows: dict[tuple[relax.Var, int, int], np.ndarray] = {}
+        self._begun: dict[ir.Expr, Rows] = {}
 
     def piece(self, result: ir.Expr, first: int, end: int) -> np.ndarray:
         self._rows.clear()
@@ -104,9 +150,12 @@ class _Making:
 
     def rows(self, expr: ir.Expr, first: int, end: int) -> np.ndarray:
         """The rows `first` to `end` of a tensor, which has axes."""
-        if not isinstance(expr, relax.Var):
-            return self.whole(expr)[first:end]
-        if expr in self._side.known or expr in self._wholes:
+        known = self.given(expr)
+        if isinstance(known, Deferred) and expr not in self._wholes:
+            if expr not in self._begun:
+                self._begun[expr] = known.slices()
+            return self._begun[expr](first, end)
+        if known is not None or not isinstance(expr, relax.Var) or expr in self._wholes:
             return self.whole(expr)[first:end]
         key = (expr, first, end)
         if key not in self._rows:
@@ -117,12 +166,21 @@ class _Making:
     def whole(self, expr: ir.Expr):
         """The value of any expression: an array, or a list for a tuple."""
         if isinstance(expr, relax.Var):
-            if expr in self._side.known:
-                return self._side.known[expr]
-            if expr not in self._wholes:
-                self._wholes[expr] = self._value(self._side.operators[expr])
+            if expr in self._wholes:
+                return self._wholes[expr]
+            known = self._side.known.get(expr)
+            if known is not None and not isinstance(known, Deferred):
+                return known
+            self._wholes[expr] = self._value(self._side.operators[expr]) if known is None else np.asarray(known)
             return self._wholes[expr]
         return self._value(expr)
+
+    def given(self, expr: ir.Expr) -> object | None:
+        """The value of a variable or of a tuple's part that is known, which may be deferred; None for all else."""
+        if isinstance(expr, relax.TupleGetItem):
+            values = self.given(expr.tuple_value)
+            return values[expr.index] if isinstance(values, list) else None
+        return self._side.known.get(expr) if isinstance(expr, relax.Var) else None
 
     def _value(self, expr: ir.Expr):
         if isinstance(expr, ir.GenericConst):
@@ -130,7 +188,7 @@ class _Making:
         if isinstance(expr, relax.Tuple):
             return [self.whole(field) for field in expr.fields]
         if isinstance(expr, relax.TupleGetItem):
-            return self.whole(expr.tuple_value)[expr.index]
+            return np.asarray(self.whole(expr.tuple_value)[expr.index])
         if isinstance(expr, relax.ShapeExpr):
             return tuple(int(extent) for extent in expr.values)
         if isinstance(expr, tirx.IntImm | tirx.FloatImm):
@@ -153,6 +211,13 @@ class _Making:
         rule = BY_ROWS.get(operator(expr))
         found = rule(self, expr, first, end) if rule else None
         return None if found is None else _typed(expr, found)
+
+
+def _told(parts: tuple) -> bytes:
+    """Equal only for equal tuples of numbers, texts, and other things that are told by these."""
+    digest = new_digest()
+    digest.update(repr(parts).encode())
+    return digest.digest()
 
 
 def _typed(call: relax.Call, result):

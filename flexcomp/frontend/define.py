@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import onnx
 
+from flexcomp.deferred import Array
 from flexcomp.frontend import contrib
 from flexcomp.frontend.definition import MICROSOFT, Define, Definition
 from flexcomp.frontend.domains import DEFAULT, all_nodes
@@ -16,7 +16,7 @@ from flexcomp.frontend.quantised import OF_MICROSOFT, OF_ONNX, widen_four_bits
 _OF_MICROSOFT = {**OF_MICROSOFT, **contrib.DEFINITIONS}
 
 
-def define_operators(model: onnx.ModelProto, large: dict[str, np.ndarray]) -> None:
+def define_operators(model: onnx.ModelProto, large: dict[str, Array]) -> None:
     """Replace operators by their definitions, in subgraphs too. Changes `model`; `large` weights gain those of definitions.
 
     Raises UnsupportedModelError for what has no definition here.
@@ -41,16 +41,21 @@ def _tell_apart(nodes: Iterable[onnx.NodeProto]) -> None:
             node.name = name
 
 
-def _define(graph: onnx.GraphProto, opset: int, large: dict[str, np.ndarray], is_outermost: bool = False) -> None:
+def _define(graph: onnx.GraphProto, opset: int, large: dict[str, Array], is_outermost: bool = False) -> None:
     widen_four_bits(graph)
     if any(_definition(node) for node in graph.node):
         types = {tensor.name: tensor.data_type for tensor in graph.initializer}
         written = []
         for node in graph.node:
-            begin = len(graph.initializer)
-            written += _defined(node, graph, types, opset, large)
+            define, begin = _definition(node), len(graph.initializer)
+            if define is None:
+                written.append(node)
+                continue
+            made = Definition(node, graph, types, opset, large=large, defers=is_outermost)
+            define(made)
+            written += made.nodes
             if is_outermost:
-                set_aside_since(graph, begin, large)
+                set_aside_since(graph, begin, made.deferred, large)
         del graph.node[:]
         graph.node.extend(written)
     for node in graph.node:
@@ -63,17 +68,6 @@ def _definition(node: onnx.NodeProto) -> Define | None:
     if node.domain in DEFAULT:
         return OF_ONNX.get(node.op_type)
     return _OF_MICROSOFT.get(node.op_type) if node.domain == MICROSOFT else None
-
-
-def _defined(
-    node: onnx.NodeProto, graph: onnx.GraphProto, types: dict[str, int], opset: int, large: dict[str, np.ndarray]
-) -> list[onnx.NodeProto]:
-    define = _definition(node)
-    if define is None:
-        return [node]
-    made = Definition(node, graph, types, opset, large=large)
-    define(made)
-    return made.nodes
 
 
 def defined() -> Iterator[onnx.NodeProto]:

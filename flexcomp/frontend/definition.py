@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from flexcomp.deferred import Array, Deferred
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import title
 
@@ -20,15 +21,17 @@ _SIZES_ARE_AN_INPUT = 13  # opset from which on sizes of Split and axes of Unsqu
 class Definition:
     """One node, and the nodes that replace it.
 
-    `types`: of constants. `shapes`: as far as the definition asks. `large`: weights that are no initialisers of the graph.
+    `types`: of constants. `shapes`: as far as the definition asks. `large`: weights that are no initialisers of the graph;
+    where the definition `defers`, those that it makes of them are not made before they are needed.
     """
 
     def __init__(
         self, node: onnx.NodeProto, graph: onnx.GraphProto, types: Mapping[str, int], opset: int,
-        shapes: Mapping[str, tuple[int, ...]] | None = None, large: Mapping[str, np.ndarray] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None, large: Mapping[str, Array] | None = None, defers: bool = False,
     ) -> None:  # fmt: skip
         self.node, self.graph, self.types, self.opset, self.shapes = node, graph, types, opset, shapes or {}
-        self.large = large or {}
+        self.large, self.defers = large or {}, defers
+        self.deferred: dict[str, Deferred] = {}
         self.name = node.name or next(filter(None, node.output))
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self.nodes: list[onnx.NodeProto] = []
@@ -90,18 +93,27 @@ class Definition:
             self.nodes.append(helper.make_node("Split", [data], outs, name, axis=axis, split=list(sizes)))
         return outs
 
-    def constant(self, value: np.ndarray) -> str:
-        """An initialiser."""
-        name = f"{self.name}/constant_{len(self.graph.initializer) + len(self.large)}"
-        self.graph.initializer.append(numpy_helper.from_array(value, name))
+    def constant(self, value: Array) -> str:
+        """An initialiser, or one of the `deferred` weights."""
+        name = f"{self.name}/constant_{len(self.graph.initializer) + len(self.large) + len(self.deferred)}"
+        if isinstance(value, Deferred):
+            self.deferred[name] = value
+        else:
+            self.graph.initializer.append(numpy_helper.from_array(value, name))
         return name
 
     def value(self, i: int) -> np.ndarray | None:
         """The value of input `i`, if the input is a constant."""
+        found = self.weight(i)
+        return None if found is None else np.asarray(found)
+
+    def weight(self, i: int) -> Array | None:
+        """As `value`, not made where the definition defers."""
         if self.input(i) in self.large:
-            return self.large[self.input(i)]
-        found = next((tensor for tensor in self.graph.initializer if tensor.name == self.input(i)), None)
-        return None if found is None else numpy_helper.to_array(found)
+            found = self.large[self.input(i)]
+            return found if self.defers else np.asarray(found)
+        tensor = next((tensor for tensor in self.graph.initializer if tensor.name == self.input(i)), None)
+        return None if tensor is None else numpy_helper.to_array(tensor)
 
     def real(self, i: int, axis: int | None = None, scale: str | None = None) -> str:
         """Input `i` dequantised by the next two inputs, its scale and zero point."""

@@ -17,12 +17,13 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from flexcomp.deferred import Array
 from flexcomp.errors import ModelError, UnsupportedModelError
 from flexcomp.frontend.cache_branch import take_cache_branch
 from flexcomp.frontend.fold import read_inside
 
 _PREFIX = "cross/"  # of names of the decoder's part
-Parsed = tuple[onnx.ModelProto, dict[int, np.ndarray]]  # large raw data by positions of initialisers
+Parsed = tuple[onnx.ModelProto, dict[int, Array]]  # large raw data by positions of initialisers
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class EncoderFiles:
         model.graph.output.extend(made)
         return model, raw | {count + position: data for position, data in places.items()}
 
-    def _cut(self, model: onnx.ModelProto, raw: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    def _cut(self, model: onnx.ModelProto, raw: Mapping[int, Array]) -> dict[int, Array]:
         """Leave what makes the outputs, all names with a prefix. Changes `model`; returns large data at their new positions."""
         graph = model.graph
         makers = {name: node for node in graph.node for name in node.output}

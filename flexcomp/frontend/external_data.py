@@ -17,7 +17,11 @@ import numpy as np
 import onnx
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
+from flexcomp.deferred import Array
 from flexcomp.frontend.domains import DEFAULT, all_nodes
+from flexcomp.frontend.file_bytes import FileBytes
+
+_MOST_OPEN = 128  # files of a model, of the 1,024 that a process may have open; tensors in others are read at once
 
 
 def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -35,31 +39,27 @@ def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return (tensor for tensor in tensors if uses_external_data(tensor))
 
 
-def read_external(tensor: onnx.TensorProto, folder: str) -> np.ndarray:
-    """The bytes of a tensor that lie in a file. Raises OSError or ValueError, with a message that names it."""
-    info = ExternalDataInfo(tensor)
-    begin = info.offset or 0
-    file = _open(folder, info.location)
-    try:
-        size = os.fstat(file).st_size
-        wanted = _nbytes(tensor)
-        nbytes = info.length or wanted or max(size - begin, 0)
+class ExternalFiles:
+    """The files of a model that lies in `folder`: each is opened once."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = str(folder)
+        self._files: dict[str, FileBytes] = {}
+
+    def bytes(self, tensor: onnx.TensorProto) -> Array:
+        """uint8: the bytes of a tensor that lie in a file. Raises OSError or ValueError, with a message that names it."""
+        info = ExternalDataInfo(tensor)
+        file = self._files.get(info.location) or FileBytes(_open(self._folder, info.location), info.location)
+        begin, wanted = info.offset or 0, _nbytes(tensor)
+        nbytes = info.length or wanted or max(file.size - begin, 0)
         if wanted is not None and nbytes != wanted:
             raise ValueError(f"{info.location!r}: {tensor.name!r} has {nbytes} bytes, and its shape needs {wanted}")
-        if begin + nbytes > size:
-            raise ValueError(f"{info.location!r}: {tensor.name!r} ends at byte {begin + nbytes} of a file of {size}")
-        data = np.empty(nbytes, np.uint8)
-        with open(file, "rb", buffering=0, closefd=False) as stream:
-            stream.seek(begin)
-            done = 0
-            while done < nbytes:
-                count = stream.readinto(memoryview(data)[done:])
-                if not count:
-                    raise ValueError(f"{info.location!r} became shorter while it was read")
-                done += count
-    finally:
-        os.close(file)
-    return data
+        if begin + nbytes > file.size:
+            raise ValueError(f"{info.location!r}: {tensor.name!r} ends at byte {begin + nbytes} of a file of {file.size}")
+        if len(self._files) >= _MOST_OPEN and info.location not in self._files:
+            return file.read(begin, nbytes)
+        self._files[info.location] = file
+        return file.bytes(begin, nbytes)
 
 
 def constants_as_weights(graph: onnx.GraphProto) -> None:
@@ -78,9 +78,9 @@ def constants_as_weights(graph: onnx.GraphProto) -> None:
         graph.node.extend(kept)
 
 
-def hold(tensor: onnx.TensorProto, data: np.ndarray) -> None:
+def hold(tensor: onnx.TensorProto, data: Array) -> None:
     """Put a tensor's bytes into it. Changes `tensor`."""
-    tensor.raw_data = data.tobytes()
+    tensor.raw_data = np.asarray(data).tobytes()
     tensor.data_location = onnx.TensorProto.DEFAULT
     del tensor.external_data[:]
 

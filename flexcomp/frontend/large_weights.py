@@ -15,8 +15,9 @@ import onnx
 from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from flexcomp.deferred import Array, Deferred, held
 from flexcomp.frontend.domains import all_nodes
-from flexcomp.frontend.external_data import hold, read_external
+from flexcomp.frontend.external_data import ExternalFiles, hold
 from flexcomp.frontend.quantised.four_bits import WIDENED, widened
 
 _LEAST_ELEMENTS = 1 << 18
@@ -45,26 +46,26 @@ def copy_without_large(source: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[i
     return model, raw
 
 
-def set_aside(graph: onnx.GraphProto, raw: Mapping[int, np.ndarray], folder: str) -> dict[str, np.ndarray]:
-    """Replace large initialisers by inputs at the end of the graph, and return their values.
+def set_aside(graph: onnx.GraphProto, raw: Mapping[int, Array], files: ExternalFiles) -> dict[str, Array]:
+    """Replace large initialisers by inputs at the end of the graph, and return their values, which are not read yet.
 
-    `raw`: data that the initialisers lack, by position. `folder`: of external data. Invalid tensors stay in place, whole.
+    `raw`: data that the initialisers lack, by position. `files`: of external data. Invalid tensors stay in place, whole.
     Weights in blocks of 4 bits that are only dequantised become ones of 8. Raises the errors of reading external data.
     """
     names = Counter(tensor.name for tensor in graph.initializer)
     found = _Large(graph)
     listed = {info.name for info in graph.input}  # old files list initialisers as inputs as well
-    large: dict[str, np.ndarray] = {}
+    large: dict[str, Array] = {}
     small = []
     for position, tensor in enumerate(graph.initializer):
         data = raw.get(position)
         array = None
         if tensor.name and names[tensor.name] == 1 and tensor in found:
             if data is None and uses_external_data(tensor):
-                data = read_external(tensor, folder)
+                data = files.bytes(tensor)
             array = _array(tensor, data)
         if array is not None:
-            large[tensor.name] = array
+            large[tensor.name] = array if isinstance(array, Deferred) else held(array)
             if tensor.name not in listed:
                 graph.input.append(_input(tensor.name, array))
             continue
@@ -76,8 +77,10 @@ def set_aside(graph: onnx.GraphProto, raw: Mapping[int, np.ndarray], folder: str
     return large
 
 
-def set_aside_since(graph: onnx.GraphProto, begin: int, large: dict[str, np.ndarray]) -> None:
-    """The same for initialisers from position `begin` on, made by definitions; their values join `large`."""
+def set_aside_since(graph: onnx.GraphProto, begin: int, deferred: Mapping[str, Deferred], large: dict[str, Array]) -> None:
+    """The same for `deferred` constants and initialisers from position `begin` on, made by a definition; they join `large`."""
+    large.update(deferred)
+    graph.input.extend(_input(name, array) for name, array in deferred.items())
     made = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in graph.initializer[begin:]]
     for tensor in made:
         if math.prod(tensor.dims) >= _LEAST_IN_BLOCKS and tensor.data_type in (*_TYPES, *_INTEGERS):
@@ -87,7 +90,7 @@ def set_aside_since(graph: onnx.GraphProto, begin: int, large: dict[str, np.ndar
     graph.initializer.extend(tensor for tensor in made if tensor.name not in large)
 
 
-def leave_out_unread(graph: onnx.GraphProto, large: dict[str, np.ndarray]) -> None:
+def leave_out_unread(graph: onnx.GraphProto, large: dict[str, Array]) -> None:
     """Large weights that nothing reads any more are gone: onnxslim compares each input with each tensor."""
     read = names_read(graph)
     kept = [info for info in graph.input if info.name in read or info.name not in large]
@@ -129,7 +132,7 @@ class _Large:
         return tensor.data_type in _TYPES or (in_blocks and tensor.data_type in _INTEGERS)
 
 
-def _array(tensor: onnx.TensorProto, data: np.ndarray | None) -> np.ndarray | None:
+def _array(tensor: onnx.TensorProto, data: Array | None) -> Array | None:
     """The value of a tensor, or None if its data do not fit its type."""
     wide = WIDENED.get(tensor.data_type)
     if data is None:
@@ -145,7 +148,7 @@ def _array(tensor: onnx.TensorProto, data: np.ndarray | None) -> np.ndarray | No
     return data.view(dtype).reshape(tensor.dims) if data.nbytes == count * dtype.itemsize else None
 
 
-def _input(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+def _input(name: str, array: Array) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 

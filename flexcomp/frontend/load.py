@@ -1,10 +1,10 @@
-"""`load_model`: one entry for every kind of model."""
+"""`load_model` and `load_shapes`: one entry for every kind of model."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import tvm
 from tvm import relax
 
 from flexcomp.arguments import checked_shapes
+from flexcomp.deferred import Array
 from flexcomp.errors import InputError
 from flexcomp.frontend.custom import CustomOperator
 from flexcomp.frontend.encoder_files import EncoderFiles
@@ -34,7 +35,7 @@ class Imported:
     """A network in Relax, and its weights."""
 
     mod: tvm.IRModule  # main(inputs…, weights…), attribute num_input
-    weights: tuple[np.ndarray, ...]  # values of main's parameters after the inputs, in order
+    weights: tuple[Array, ...]  # values of main's parameters after the inputs, in order; large ones are read when needed
     name: str
     input_names: tuple[str, ...]  # as the source calls them
     output_names: tuple[str, ...]
@@ -49,7 +50,7 @@ def load_model(
     states: States = lambda outputs: {},
     values: Mapping[str, np.ndarray] | None = None,
 ) -> Imported:
-    """Import a model.
+    """Import a model in one shape.
 
     `input_shapes` fixes the shapes of ONNX inputs with dynamic axes, by input name. `params` are the
     weights of a Relax module: a list for main's last parameters, or a dict by parameter name; what
@@ -59,22 +60,35 @@ def load_model(
     Raises ModelError for a broken file, UnsupportedModelError for what cannot be compiled (operators,
     dynamic shapes), InputError for shapes or weights that do not fit the model.
     """
-    shapes = checked_shapes(input_shapes, "input_shapes")
+    return next(load_shapes(model, [input_shapes], params, operators, states, values))
+
+
+def load_shapes(
+    model: str | Path | onnx.ModelProto | EncoderFiles | tvm.IRModule,
+    input_shapes: Sequence[Mapping[str, Sequence[int]] | None],
+    params: Mapping[str, object] | Sequence[object] | None = None,
+    operators: Sequence[CustomOperator] = (),
+    states: States = lambda outputs: {},
+    values: Mapping[str, np.ndarray] | None = None,
+) -> Iterator[Imported]:
+    """As `load_model`, in several shapes: the model is read once, and all of them hold the same large weights."""
+    shapes = [checked_shapes(one, "input_shapes") for one in input_shapes]
     if isinstance(model, tvm.IRModule):
-        if shapes:
+        if any(shapes):
             raise InputError("input_shapes is for ONNX models; a Relax module carries its shapes in main's parameters")
         if operators:
             raise InputError("custom_operators is for ONNX models; a Relax module calls its kernels itself")
         if values:
             raise InputError("input_values is for ONNX models; of a Relax module bind the parameters of main")
-        imported = _load_relax(model, params)
+        found = (_load_relax(model, params) for _ in shapes)
     elif params is not None:
         raise InputError("params is for Relax modules; an ONNX model carries its weights itself")
     else:
-        imported = _load_onnx(model, shapes, operators, states, values or {})
-    require_shapes(imported.mod, imported.input_names)
-    _say_what_is_slow(imported.mod)
-    return imported
+        found = _load_onnx(model, shapes, operators, states, values or {})
+    for imported in found:
+        require_shapes(imported.mod, imported.input_names)
+        _say_what_is_slow(imported.mod)
+        yield imported
 
 
 def title_of(model: object) -> str:
@@ -101,17 +115,18 @@ def _say_what_is_slow(mod: tvm.IRModule) -> None:
 
 def _load_onnx(
     source: str | Path | onnx.ModelProto | EncoderFiles,
-    input_shapes: Mapping[str, Sequence[int]],
+    shapes: Sequence[Mapping[str, Sequence[int]]],
     operators: Sequence[CustomOperator],
     states: States,
     values: Mapping[str, np.ndarray],
-) -> Imported:
-    model = read_onnx(source, operators)
-    with model.taught.registered():
-        model = simplify_onnx(model, input_shapes, states, values)
-        mod, params, input_names, output_names = convert_onnx(model)
-    mod, weights = detach_weights(mod, params)
-    return Imported(mod, weights, model.name, input_names, output_names, output_nodes(model.proto.graph))
+) -> Iterator[Imported]:
+    read = read_onnx(source, operators)
+    for left, input_shapes in zip(reversed(range(len(shapes))), shapes, strict=True):
+        with read.taught.registered():
+            model = simplify_onnx(read.copy() if left else read, input_shapes, states, values)
+            mod, params, input_names, output_names = convert_onnx(model)
+        mod, weights = detach_weights(mod, params)
+        yield Imported(mod, weights, model.name, input_names, output_names, output_nodes(model.proto.graph))
 
 
 def _load_relax(mod: tvm.IRModule, params: Mapping[str, object] | Sequence[object] | None) -> Imported:

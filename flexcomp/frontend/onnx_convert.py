@@ -21,6 +21,7 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from flexcomp.deferred import Array, Deferred
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.custom import Taught, plain
 from flexcomp.frontend.domains import require_converters
@@ -63,7 +64,7 @@ def convert_onnx(model: OnnxModel) -> tuple[tvm.IRModule, list, tuple[str, ...],
     return *_large_last(name_all(mod, named_outputs(graph)), list(model.large.values())), input_names, output_names
 
 
-def _large_last(mod: tvm.IRModule, large: list[np.ndarray]) -> tuple[tvm.IRModule, list]:
+def _large_last(mod: tvm.IRModule, large: list[Array]) -> tuple[tvm.IRModule, list]:
     """The importer's module with the parameters of main in another order: inputs, small weights, large weights."""
     main = mod["main"]
     small = list(main.attrs["params"]) if "params" in main.attrs else []
@@ -78,11 +79,12 @@ def _large_last(mod: tvm.IRModule, large: list[np.ndarray]) -> tuple[tvm.IRModul
 class _Importer(onnx_frontend.ONNXGraphImporter):
     """TVM's importer, with better translations and errors that name the node."""
 
-    def __init__(self, graph: onnx.GraphProto, large: Mapping[str, np.ndarray], taught: Taught):
+    def __init__(self, graph: onnx.GraphProto, large: Mapping[str, Array], taught: Taught):
         # told, for it takes an axis without elements for one of unknown length
         shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in graph_inputs(graph, large)}
         super().__init__(shape_dict=shapes, dtype_dict="float32", keep_params_in_input=True)
         self._large, self._taught = large, taught
+        self._params = _Values()
         self.place = "graph"  # what is being translated
         self.declared: dict[str, tuple[int | None, ...]] = {}  # by node, the extents that an output is declared to have
         self.inferred: dict[str, list[tuple[int, ...] | None]] = {}  # by node, its results' shapes by ONNX's definition
@@ -125,7 +127,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
     def _convert_operator(self, op_name: str, inputs: list, attrs: dict, opset: int) -> relax.Expr:
         custom = attrs["tvm_custom"]
         node = Node(
-            op_name, custom["name"], inputs, attrs, opset, custom["num_outputs"], self.bb, self._value_of,
+            op_name, custom["name"], inputs, attrs, opset, custom["num_outputs"], self.bb, self._weight_of,
             self.declared.get(custom["name"], ()),
         )  # fmt: skip
         self.place = f"node {node.name!r} ({op_name})"
@@ -164,13 +166,21 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         result = self.bb.normalize(result)
         return self.bb.emit(result, variable_name(node, op_name)) if isinstance(result.ty, relax.TensorType) else result
 
-    def _value_of(self, expr: relax.Expr) -> np.ndarray | None:
+    def _weight_of(self, expr: relax.Expr) -> Array | None:
         if isinstance(expr, tvm.ir.GenericConst):
             return expr.value.numpy()
         if isinstance(expr, relax.Var) and expr.name in self._params:
-            value = self._params[expr.name][1]
-            return value if isinstance(value, np.ndarray) else value.numpy()
+            value = self._params.get(expr.name)[1]
+            return value if isinstance(value, Array) else value.numpy()
         return None
+
+
+class _Values(dict):
+    """Variables and values by name; TVM's converters, which take values by [], get what is deferred as an array."""
+
+    def __getitem__(self, name: str) -> tuple[relax.Var, object]:
+        var, value = super().__getitem__(name)
+        return var, np.asarray(value) if isinstance(value, Deferred) else value
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:

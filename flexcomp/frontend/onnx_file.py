@@ -1,4 +1,4 @@
-"""Reads an ONNX file without protobuf's copies: the model without its large weights, and these weights straight into arrays.
+"""Reads an ONNX file without protobuf's copies: the model without its large weights, which are read when they are needed.
 
 Protobuf's parser has the whole file in memory and copies every weight, and its Python objects copy weights again. Here the parser
 sees only the rest of the model.
@@ -6,13 +6,16 @@ sees only the rest of the model.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import onnx
+
+from flexcomp.deferred import Array
+from flexcomp.frontend.file_bytes import FileBytes
 
 # Numbers of fields in onnx.proto.
 _GRAPH_OF_MODEL = 7
@@ -34,38 +37,20 @@ class _Field:
     end: int
 
 
-def parse(path: Path, least: int) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
+def parse(path: Path, least: int) -> tuple[onnx.ModelProto, dict[int, Array]]:
     """The model in a file without raw data of `least` bytes or more, and these data by the positions of initialisers.
 
     Raises DecodeError or OSError.
     """
     with open(path, "rb") as file:
+        kept = FileBytes(os.dup(file.fileno()), str(path))
         try:
             text, places = _without_large(file, least)
         except _NotTaken:
             file.seek(0)
             return onnx.load_model_from_string(file.read()), {}
-        model = onnx.load_model_from_string(text)
-        return model, {position: _read(file, field) for position, field in places.items()}
-
-
-def outline(path: Path, least: int) -> onnx.ModelProto:
-    """The model in a file without raw data of `least` bytes or more, which is not read. Raises DecodeError or OSError."""
-    with open(path, "rb") as file:
-        try:
-            text, _ = _without_large(file, least)
-        except _NotTaken:
-            file.seek(0)
-            text = file.read()
-    return onnx.load_model_from_string(text)
-
-
-def _read(file: BinaryIO, field: _Field) -> np.ndarray:
-    data = np.empty(field.end - field.begin, np.uint8)
-    file.seek(field.begin)
-    if file.readinto(data) != data.nbytes:
-        raise OSError(None, "it became shorter while it was read")
-    return data
+    model = onnx.load_model_from_string(text)
+    return model, {position: kept.bytes(field.begin, field.end - field.begin) for position, field in places.items()}
 
 
 def _without_large(file: BinaryIO, least: int) -> tuple[bytes, dict[int, _Field]]:

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from flexcomp.deferred import Array
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 from flexcomp.frontend import onnx_file
 from flexcomp.frontend.allowance import Allowance
@@ -30,7 +31,7 @@ from flexcomp.frontend.domains import DEFAULT, require_fixed, require_own_domain
 from flexcomp.frontend.dropouts import write_dropouts
 from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.encoder_files import EncoderFiles
-from flexcomp.frontend.external_data import constants_as_weights, external_tensors, hold, locations, read_external
+from flexcomp.frontend.external_data import ExternalFiles, constants_as_weights, external_tensors, hold, locations
 from flexcomp.frontend.fixed_inputs import fix_inputs
 from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
@@ -57,11 +58,17 @@ class OnnxModel:
     """A checked model, and its large weights, for which inputs stand in."""
 
     proto: onnx.ModelProto
-    large: dict[str, np.ndarray]
+    large: dict[str, Array]
     name: str
     defaults: frozenset[str] = frozenset()  # weights that are listed as inputs, too
     allowance: Allowance = field(default_factory=Allowance)  # for what is written out
     taught: Taught = field(default_factory=Taught)
+
+    def copy(self) -> OnnxModel:
+        """The same model, to be simplified, with the same large weights."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        return replace(self, proto=proto, allowance=replace(self.allowance))
 
 
 def read_onnx(source: str | Path | onnx.ModelProto | EncoderFiles, operators: Sequence[CustomOperator] = ()) -> OnnxModel:
@@ -96,7 +103,7 @@ def read_onnx(source: str | Path | onnx.ModelProto | EncoderFiles, operators: Se
     return OnnxModel(inline_local_functions(model, allowance), large, name, defaults, allowance, taught)
 
 
-def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
+def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, Array]]:
     """As `onnx_file.parse`. Raises ModelError."""
     with _model_errors(path):
         return onnx_file.parse(path, LEAST_NBYTES)
@@ -133,8 +140,8 @@ def _require_versions(model: onnx.ModelProto, where: str) -> None:
 
 
 def _load_weights(
-    model: onnx.ModelProto, raw: dict[int, np.ndarray], where: str, folder: Path | None
-) -> dict[str, np.ndarray]:
+    model: onnx.ModelProto, raw: dict[int, Array], where: str, folder: Path | None
+) -> dict[str, Array]:
     """The large weights, which the model holds no more; all others it holds itself."""
     external = next(external_tensors(model), None)
     if external is not None and folder is None:
@@ -143,10 +150,11 @@ def _load_weights(
             "or load it with onnx.load(path)"
         )
     constants_as_weights(model.graph)
+    files = ExternalFiles(folder)
     try:
-        large = set_aside(model.graph, raw, str(folder))
+        large = set_aside(model.graph, raw, files)
         for tensor in external_tensors(model):
-            hold(tensor, read_external(tensor, str(folder)))
+            hold(tensor, files.bytes(tensor))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise ModelError(f"{where} keeps weights in a separate file that cannot be read: {_one_line(error)}") from None
     return large
@@ -165,7 +173,7 @@ def ports_in(path: Path, states: Callable[[Collection[str]], Collection[str]] = 
     `states` gives those of the inputs' names that are states: of a merged decoder the branch that reads them counts.
     """
     with _model_errors(path):
-        model = onnx_file.outline(path, LEAST_NBYTES)
+        model, _ = onnx_file.parse(path, LEAST_NBYTES)
     take_cache_branch(model, states([port.name for port in model.graph.input]))
     graph = model.graph
     weights = {weight.name for weight in graph.initializer}
@@ -279,7 +287,7 @@ def simplify_onnx(
     return replace(source, proto=model, large={name: array for name, array in large.items() if name in read})
 
 
-def _without_defaults(source: OnnxModel, given: Collection[str]) -> dict[str, np.ndarray]:
+def _without_defaults(source: OnnxModel, given: Collection[str]) -> dict[str, Array]:
     """Large weights but those that are to be `given`. Changes `source.proto`: small ones of that kind are gone as well.
 
     ONNX calls an initialiser that is listed as an input its default. It is a constant unless its shape is named as an input's.

@@ -13,12 +13,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from flexcomp.deferred import Array, converted
+
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 # Attributes that name the element type of a result, or of what an operator computes in.
 _TYPES = ("dtype", "output_dtype", "softmax_precision", "stash_type")
 
 
-def widen(model: onnx.ModelProto, large: dict[str, np.ndarray]) -> onnx.ModelProto:
+def widen(model: onnx.ModelProto, large: dict[str, Array]) -> onnx.ModelProto:
     """Make a model compute in float32 instead of 16-bit floats. Changes `model`; its inputs and outputs keep their types.
 
     Weights in `large`, which are inputs here, keep theirs, too, but for scales: passes look at these.
@@ -39,11 +41,11 @@ def widen(model: onnx.ModelProto, large: dict[str, np.ndarray]) -> onnx.ModelPro
     return model
 
 
-def _widen_scales(graph: onnx.GraphProto, large: dict[str, np.ndarray]) -> None:
+def _widen_scales(graph: onnx.GraphProto, large: dict[str, Array]) -> None:
     scales = {node.input[1] for inner in _graphs(graph) for node in inner.node if node.op_type == "DequantizeLinear"}
     for info in graph.input:
         if info.name in large and info.name in scales and _tensor_type(info) in _NARROW:
-            large[info.name] = large[info.name].astype(np.float32)
+            large[info.name] = converted(large[info.name], np.float32)
             info.type.tensor_type.elem_type = TensorProto.FLOAT
 
 

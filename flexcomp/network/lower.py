@@ -16,6 +16,7 @@ import numpy as np
 import tvm
 from tvm import ir, relax, tirx
 
+from flexcomp.deferred import Array, identity
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend import node_name, node_of
 from flexcomp.passes import attributes as names
@@ -25,7 +26,6 @@ from flexcomp.passes.share_weights import LEAST_NBYTES
 from flexcomp.program import (
     PAGE,
     Arg,
-    Array,
     CountArg,
     FirstArg,
     Layer,
@@ -38,7 +38,6 @@ from flexcomp.program import (
     ValueArg,
     WeightArg,
     Weights,
-    identity,
 )
 from flexcomp.schedules import machines
 from flexcomp.schedules.generic import schedule as generic

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from tvm import tirx
 
-from flexcomp.program import ALIGN, Array, Layer, Port, State, Value, ValueArg, WeightArg
+from flexcomp.deferred import Array
+from flexcomp.program import ALIGN, Layer, Port, State, Value, ValueArg, WeightArg
 from flexcomp.schedules.row_bands import RowKernel
 
 

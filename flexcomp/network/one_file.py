@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from flexcomp.program import Array, Layer, RowsArg, content_digest
+from flexcomp.deferred import Array, content_digest
+from flexcomp.program import Layer, RowsArg
 
 from .lowered import align
 from .variants import Network

@@ -13,8 +13,9 @@ from functools import cached_property
 from tvm import tirx
 from tvm_ffi import structural_equal
 
+from flexcomp.deferred import Array
 from flexcomp.passes.attributes import with_scratch
-from flexcomp.program import Array, Layer, Value, Weights, nodes
+from flexcomp.program import Layer, Value, Weights, nodes
 from flexcomp.schedules.row_bands import RowKernel, Rows
 
 from . import preparing

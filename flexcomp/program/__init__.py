@@ -13,7 +13,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
     tape_writer="Cold Load Prepared tapes_of",
     program_bytes="PROGRAM_KIND decode_program decode_shapes encode_program encode_shapes",
     device_kernel="CODE_NBYTES COPIED_NBYTES DeviceKernel Extent Image Kind Launch MEMORY_UNIT PINNED_NBYTES",
-    deferred="Array Deferred content_digest identity pieces",
     weights_file="write_weights",
     weight_errors="Narrowing WeightErrors",
     arithmetic_errors="ArithmeticErrors",

@@ -5,18 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
+
+from flexcomp.deferred import DIGEST_NBYTES
 
 DIGESTS = "digests"  # metadata of a program: what weights of layers hold, by which models of a pool find equal ones
-DIGEST_NBYTES = 16  # of BLAKE2b
 LEAST_DIGESTED = 24 << 10  # bytes of weights: digests of smaller ones would be more than a thousandth of the weights
 _TEXT = 22  # letters of a digest
 _UNKNOWN = bytes(DIGEST_NBYTES)
-
-
-def new_digest() -> blake2b:
-    """A digest of no bytes yet, as `to_metadata` takes it."""
-    return blake2b(digest_size=DIGEST_NBYTES)
 
 
 @dataclass(frozen=True)

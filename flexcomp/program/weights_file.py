@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
+from flexcomp.deferred import Array, new_digest, pieces
 from flexcomp.files import replacing
 
-from .deferred import Array, pieces
-from .digest import LEAST_DIGESTED, Checksum, WeightsDigest, new_digest
+from .digest import LEAST_DIGESTED, Checksum, WeightsDigest
 from .program import ALIGN, PAGE
 
 WEIGHTS_FORMAT = "flexcomp.weights.1"

@@ -18,7 +18,7 @@ from flexcomp.arguments import checked_milliseconds, checked_number, checked_pat
 from flexcomp.compiler import Given, Weights, declared_shapes, linker_for, require_linker, types_of
 from flexcomp.device import CompileTarget, checked_threads, require_supported, resolve_target
 from flexcomp.errors import InputError, TargetError, TuningError
-from flexcomp.frontend import CustomOperator, checked_operators, checked_values, load_model
+from flexcomp.frontend import CustomOperator, checked_operators, checked_values, load_shapes
 from flexcomp.profiling import Database, Record
 from flexcomp.program import WeightsDigest
 from flexcomp.renamed import Renamed, milliseconds, renamed
@@ -95,7 +95,7 @@ def tune(
         devices.count()  # before an import that takes minutes
     records = Database.open(database)
     unit = replace(resolved.vector_unit, threads=threads)
-    networks = [load_model(model, shape.inputs, params, operators, values=values) for shape in declared]
+    networks = list(load_shapes(model, [shape.inputs for shape in declared], params, operators, values=values))
     types, _ = types_of(networks, kept, resolved, lambda phase, done, total: None, True, list(map(str, declared)))
     tasks = tasks_of(zip(networks, types, strict=True), unit)
     if not tasks:

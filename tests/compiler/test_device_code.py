@@ -136,7 +136,7 @@ def test_machine_code_is_kept_for_each_toolkit(tmp_path, monkeypatch):
 
 
 def test_what_a_toolkit_cannot_do_is_said_first(monkeypatch):
-    monkeypatch.setattr("flexcomp.compiler.builder.load_model", None)
+    monkeypatch.setattr("flexcomp.compiler.builder.load_shapes", None)
     with pytest.raises(TargetError, match="not for sm_75"):
         built("cuda -arch=sm_75", Written())
 
@@ -152,7 +152,7 @@ def test_without_nvcc(monkeypatch, tmp_path):
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("flexcomp.compiler.builder.load_model", None)  # said before any work
+    monkeypatch.setattr("flexcomp.compiler.builder.load_shapes", None)  # said before any work
     with pytest.raises(TargetError, match=r"compiled by nvcc, which is missing: install .* CUDA toolkit .* CUDA_HOME"):
         flexcomp.build(onnx.ModelProto(), target="h200")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))

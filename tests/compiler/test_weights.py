@@ -12,7 +12,7 @@ import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.compiler import weight_operators
 from flexcomp.compiler.weights import evaluate, evaluate_later
-from flexcomp.program import Deferred
+from flexcomp.deferred import Deferred, content_digest
 from flexcomp.program.weights_file import write_weights
 from flexcomp.schedules.strassen.weights import HalvesTransform
 from tests.passes.reference import evaluate as reference
@@ -150,10 +150,35 @@ def test_nothing_is_kept_of_what_was_written(arrays, tmp_path, monkeypatch):
 
     monkeypatch.setitem(weight_operators.BY_ROWS, "concat", watched)
     entries = [(str(i), evaluate_later(weight_side(*CHAINS["beside each other"]), arrays)[0]) for i in range(4)]
-    monkeypatch.setattr("flexcomp.program.deferred._PIECE_NBYTES", 1 << 14)
+    monkeypatch.setattr("flexcomp.deferred._PIECE_NBYTES", 1 << 14)
     write_weights(tmp_path / "w", entries)
     gc.collect()
     assert len(made) > 100 and max(alive) <= 2 and not any(ref() is not None for ref in made)
+
+
+def test_equal_results_of_two_functions_are_one_array(arrays):
+    """As of networks in several shapes: a digest is made once, of weights that are read once."""
+    made: dict[bytes, Deferred] = {}
+    read: list[tuple[int, int]] = []
+    flat = arrays[0].reshape(-1)
+
+    def rows(first: int, end: int) -> np.ndarray:
+        read.append((first, end))
+        return flat[first:end]
+
+    weight = Deferred(arrays[0].shape, flat.dtype, flat.size, lambda: rows)
+    results: dict[str, Deferred] = {}
+    for name, steps in CHAINS.items():
+        (one,), (other,) = (evaluate_later(weight_side(*steps), [weight, arrays[1].copy()], made=made) for _ in range(2))
+        if isinstance(one, Deferred):
+            results[name] = one
+            assert one is other, name
+            assert content_digest(one) == content_digest(evaluate_later(weight_side(*steps), arrays)[0]), name
+            count = len(read)
+            assert content_digest(other) == content_digest(one) and len(read) == count, name
+    assert read and len(results) > 20 and len({id(one.begin) for one in results.values()}) == len(results)
+    (others,) = evaluate_later(weight_side(*CHAINS["scaled by rows"]), [weight, arrays[1] + 1], made=made)
+    assert others is not results["scaled by rows"]
 
 
 def test_packed_weights_are_made_once_each_and_by_export_only(tmp_path, monkeypatch):

@@ -9,6 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from flexcomp.errors import ModelError
 from flexcomp.frontend import external_data, external_files, load_model
+from flexcomp.frontend.file_bytes import FileBytes
+from flexcomp.frontend.onnx_model import read_onnx
 
 from .models import model, node, random
 
@@ -180,3 +182,50 @@ def test_a_large_constant_is_a_large_weight(tmp_path):
     weight = random(4, 1 << 17)
     path = saved(tmp_path, model(NETWORKS["Constant"](weight), {"x": (2, 4)}, ["y"]), size=20)
     assert np.array_equal(weights(path)[0], weight)
+
+
+def product_of_two(folder, weight):
+    """x w v, with both weights in the same file, or in two."""
+    return saved(folder, model([node("MatMul", "x w", "p"), node("MatMul", "p v", "y")], {"x": (2, 512)}, ["y"], weight))
+
+
+LARGE = {"w": random(512, 512), "v": random(512, 512)[:, ::-1].copy()}
+
+
+def test_files_are_read_when_weights_are_needed(tmp_path):
+    path = product_of_two(tmp_path, LARGE)
+    found = weights(path)
+    path.unlink()
+    path.with_suffix(".data").unlink()
+    assert {array.tobytes() for array in map(np.asarray, found)} == {array.tobytes() for array in LARGE.values()}
+
+
+@pytest.mark.parametrize("how", ["other", "shorter"])
+def test_a_file_that_changes_before_its_weights_are_needed_is_refused(how, tmp_path):
+    path = product_of_two(tmp_path, LARGE)
+    found, data = weights(path), path.with_suffix(".data")
+    if how == "other":
+        data.write_bytes(bytes(data.stat().st_size))
+        os.utime(data, ns=(0, 0))
+    else:
+        os.truncate(data, 4096)
+    with pytest.raises(ModelError, match=r"model\.data has changed since the build began to read it: build again"):
+        np.asarray(found[0])
+
+
+def test_of_many_files_few_stay_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(external_data, "_MOST_OPEN", 1)
+    path = product_of_two(tmp_path, LARGE)
+    network = onnx.load(path)
+    for tensor in network.graph.initializer:
+        onnx.external_data_helper.set_external_data(tensor, f"{tensor.name}.data", 0)
+        (tmp_path / f"{tensor.name}.data").write_bytes(tensor.raw_data)
+        tensor.ClearField("raw_data")
+    path.write_bytes(network.SerializeToString())
+    before, opened = len(os.listdir("/proc/self/fd")), FileBytes.read
+    read = []
+    monkeypatch.setattr(FileBytes, "read", lambda self, *place: [read.append(place), opened(self, *place)][1])
+    model = read_onnx(path)
+    assert read == [(0, 512 * 512 * 4)] and len(os.listdir("/proc/self/fd")) <= before + 1
+    for name, weight in LARGE.items():
+        np.testing.assert_array_equal(model.large[name], weight)

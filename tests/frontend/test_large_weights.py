@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import onnx
 import onnxslim
@@ -9,8 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from flexcomp.deferred import Deferred, told_by
 from flexcomp.errors import ModelError
-from flexcomp.frontend import onnx_file
+from flexcomp.frontend import load_shapes, onnx_file
+from flexcomp.frontend.file_bytes import FileBytes
 from flexcomp.frontend.onnx_model import OnnxModel, graph_inputs, read_onnx, simplify_onnx
 from tests.operators import blocks
 
@@ -131,7 +135,7 @@ def test_what_the_parser_sees_of_a_file_has_no_large_weights(tmp_path, monkeypat
     assert nbytes < 5000
     assert {position: data.nbytes for position, data in raw.items()} == {0: 4 * WIDTH**2, 1: 4 * WIDTH**2}
     for position, data in raw.items():
-        read.graph.initializer[position].raw_data = data.tobytes()
+        read.graph.initializer[position].raw_data = np.asarray(data).tobytes()
     assert read.SerializeToString(deterministic=True) == network.SerializeToString(deterministic=True)
 
 
@@ -216,3 +220,41 @@ def test_large_integers_that_others_read_stay(tmp_path):
     model.graph.output.append(helper.make_tensor_value_info("all", TensorProto.FLOAT, None))
     large = read_onnx(model).large
     assert "table" not in large and {"w", "s", "t", "signed"} <= {*large}
+
+
+@pytest.mark.parametrize("kept", ["in the file", "apart"])
+def test_shapes_hold_the_same_weights_and_importing_makes_few_of_them(tmp_path, monkeypatch, kept):
+    path, shapes = tmp_path / "model.onnx", [{"x": (3,)}, {"x": (1,)}, {"x": (2,)}]
+    onnx.save(in_blocks(), path, save_as_external_data=kept == "apart", location="data", size_threshold=0)
+    read, reader = [], FileBytes.read
+    monkeypatch.setattr(FileBytes, "read", lambda self, begin, nbytes: [read.append(nbytes), reader(self, begin, nbytes)][1])
+    tracemalloc.start()
+    imported = load_shapes(path, shapes)
+    first, count = next(imported), len(read)
+    others = list(imported)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0 < count == len(read), "what the first shape has read is known to the others"
+    large = {told_by(array): array for array in first.weights if isinstance(array, Deferred)}
+    assert len(large) == 3, "two tables have the same numbers, and all have the same scales"
+    for other in others:
+        assert {told_by(array) for array in other.weights if isinstance(array, Deferred)} == {*large}
+    assert peak < sum(array.nbytes for array in large.values()) / 2, "of the bytes that all of them have"
+    numbers = [np.asarray(array) for array in large.values() if array.dtype == np.uint8]
+    packed = numpy_helper.to_array(in_blocks().graph.initializer[0]).reshape(8192, -1)
+    assert any(np.array_equal(one, np.stack([packed & 15, packed >> 4], -1).reshape(8192, -1)) for one in numbers)
+
+
+def test_rows_of_large_weights_are_those_of_the_whole(tmp_path):
+    """Of all kinds: in a file or in memory, as they are, of 4 bits with a sign, and unpacked; any rows and elements."""
+    model = in_blocks()
+    onnx.save(in_blocks(), tmp_path / "model.onnx")
+    for source in (model, tmp_path / "model.onnx"):
+        large = {name: array for name, array in simplified(source).large.items() if isinstance(array, Deferred)}
+        assert len(large) >= 4, "integers of three, and scales"
+        for name, array in large.items():
+            whole, slices, elements = np.asarray(array), array.slices(), array.elements()
+            for first, end in ((0, 1), (3, 8), (array.shape[0] - 1, array.shape[0])):
+                np.testing.assert_array_equal(slices(first, end), whole[first:end], err_msg=name)
+            for first, end in ((0, 1), (5, 6), (1021, 3077), (array.size - 1, array.size)):
+                np.testing.assert_array_equal(elements(first, end), whole.reshape(-1)[first:end], err_msg=name)

@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from flexcomp.deferred import Array
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.node_names import variable_name
 from flexcomp.passes.attributes import C_SOURCE, FLOPS, NARROW, WORK, WRITTEN, kernel_attributes
@@ -56,7 +57,7 @@ class Node:
     opset: int
     outputs: int  # how many of its results have names, those left out in between included
     bb: relax.BlockBuilder
-    value_of: Callable[[relax.Expr], np.ndarray | None]  # the value of a constant or a weight
+    weight_of: Callable[[relax.Expr], Array | None]  # the value of a constant or a weight
     declared: tuple[int | None, ...] = ()  # the extents that the graph declares for the first result, where it does
     results: tuple[Tensor, ...] = ()  # of a custom operator, by its shape rule
 
@@ -90,6 +91,16 @@ class Node:
         if isinstance(given, relax.ShapeExpr):
             return np.array([int(d) for d in given.values], "int64")
         return None if given is None else self.value_of(given)
+
+    def value_of(self, expr: relax.Expr) -> np.ndarray | None:
+        """The value of a constant or a weight."""
+        found = self.weight_of(expr)
+        return None if found is None else np.asarray(found)
+
+    def weight(self, i: int) -> Array | None:
+        """As `value`, of a weight that need not be made."""
+        given = self.input(i)
+        return None if given is None else self.weight_of(given)
 
     def text(self, attribute: str, default: str) -> str:
         """The value of an attribute of type string."""

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from tvm import relax
 from tvm.relax import op
 
+from flexcomp.deferred import Array, fact, pieces
 from flexcomp.frontend.operators.node import Converter, Node, dtype_of, shape_of
 from flexcomp.passes.panels import in_blocks
 
@@ -121,7 +122,7 @@ def _in_blocks(node: Node, given: relax.Expr, own: tuple[int, ...], axis: int) -
 def _weights_in_blocks(node: Node) -> relax.Expr | None:
     """Known 8-bit weights with a scale for each block along an axis of two, as what kernels may read as they are; else None."""
     size, axis = int(node.attrs.get("block_size", 0)), int(node.attrs.get("axis", 1))
-    values = [node.value(i) for i in range(3)]
+    values = [node.weight(i) for i in range(3)]
     if size <= 0 or len(node.shape) != 2 or node.dtype not in ("int8", "uint8") or not -2 <= axis < 2:
         return None
     if values[0] is None or values[1] is None or (node.input(2) is not None and values[2] is None):
@@ -134,7 +135,7 @@ def _weights_in_blocks(node: Node) -> relax.Expr | None:
                 f"its {('scales', 'zero points')[i - 1]} are {list(values[i].shape)}, and blocks of {size} along axis {axis} of "
                 f"{list(node.shape)} have {list(expected)}: quantise the weights again"
             )
-    if not np.all(np.isfinite(values[1])):
+    if not fact(_is_finite, values[1]):
         raise node.refuse("some of its scales are infinite or no numbers: quantise the weights again")
     given = [node.inputs[0], node.inputs[1], *([] if values[2] is None else [node.inputs[2]])]
     if dtype_of(given[1]) != "float32":
@@ -144,6 +145,10 @@ def _weights_in_blocks(node: Node) -> relax.Expr | None:
     integers, scales, *zeros = given
     made = in_blocks(node.emit, integers, scales, zeros[0] if zeros else None, size)
     return made if axis else op.permute_dims(made, (1, 0))
+
+
+def _is_finite(array: Array) -> bool:
+    return all(bool(np.all(np.isfinite(piece))) for piece in pieces(array))
 
 
 CONVERTERS: dict[str, Converter] = {"DequantizeLinear": _dequantise, "QuantizeLinear": _quantise}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flexcomp.frontend.definition import Definition
-from flexcomp.frontend.quantised.four_bits import unpacked
+from flexcomp.frontend.quantised.four_bits import rows_of_numbers
 
 SCALES = (np.float32, np.float16)
 _SIZES = (16, 32, 64, 128, 256)
@@ -18,7 +18,7 @@ def define(made: Definition) -> None:
     """
     rows, columns, size = (made.take(name) for name in ("N", "K", "block_size"))
     bits = made.take("bits", 4)
-    packed, scales, zeros = (made.value(i) for i in (1, 2, 3))
+    packed, scales, zeros = (made.weight(i) for i in (1, 2, 3))
     if made.input(4) or bits not in (4, 8):
         raise made.refuse("it has g_idx, or weights of other than 4 or 8 bits; export the network with float32 weights")
     if packed is None or scales is None or (made.input(3) and zeros is None) or scales.dtype not in SCALES:
@@ -41,9 +41,9 @@ def define(made: Definition) -> None:
                 f"it has {given.size} {what} where {rows} channels of {columns} inputs in blocks of {size} have {wanted}: "
                 "quantise again"
             )
-    weights = unpacked(packed.reshape(rows, -1), bits)[:, :columns]
+    weights = rows_of_numbers(packed, rows, columns, bits)
     middle = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
-    zero = middle if zeros is None else unpacked(zeros.reshape(rows, -1), bits)[:, :blocks]
-    given = [made.constant(one) for one in (weights, scales.reshape(rows, blocks), zero)]
+    zero = middle if zeros is None else rows_of_numbers(zeros, rows, blocks, bits)
+    given = [made.constant(one) for one in (weights, scales.reshape((rows, blocks)), zero)]
     real = made.emit("DequantizeLinear", given, axis=1, block_size=size)
     made.product(made.input(0), made.emit("Transpose", [real], perm=[1, 0]), 5)
