@@ -37,7 +37,7 @@ from .kernel_rates import VARYING, measure_kernels
 STEP = 1.15  # figures are powers of this
 MOST_FILES = 64
 # What is measured: other measurements are not remembered as that.
-_WHAT = "loader, kernels of 14×14 pixels, memory and caches of one thread and all"
+_WHAT = "loader, kernels of four families at 14×14 pixels, memory and caches of one thread and all"
 _log = logging.getLogger(__name__)
 _VARIABLE = "FLEXCOMP_PROBE"
 _NO = {"0", "false", "f", "no", "n", "off"}  # as on the command line

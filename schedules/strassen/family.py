@@ -13,6 +13,7 @@ from . import kernel
 from .ways import Strassen, eligible, ways
 from .weights import HalvesTransform
 
+_PROBED = ConvSpec(1, 14, 14, 256, 256)
 _TRIED_VECTORS = (1, 2)
 _LEVELS = (1, 2)
 _LEAST_TRIED_DEPTH = 32  # input channels of a part: with fewer there is more to move than to multiply
@@ -42,6 +43,12 @@ def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
                             yield candidate(way, unit)
 
 
+def _probe(unit: VectorUnit) -> tuple[ConvSpec, Candidate]:
+    """A kernel of one level: few statements, which are compiled soon."""
+    offered = (candidate(way, unit) for way in ways(_PROBED, unit) if way.levels == 1)
+    return _PROBED, min(offered, key=lambda one: one.work)
+
+
 FAMILY = Family(
     "strassen",
     ConvSpec,
@@ -51,4 +58,5 @@ FAMILY = Family(
     transform=HalvesTransform,
     worth_weights=0.98,  # two levels have 7/4 of the weights of one
     preparing_flops=5.0,  # 30 to 80 us for a megabyte of input
+    probe=_probe,
 )

@@ -151,13 +151,13 @@ def test_kernels_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rates_are_work_over_time() -> None:
     """By a clock on which every call takes a second."""
     unit, seconds = resolve_target("native").vector_unit, iter(range(10**6))
-    (_, _, direct), (_, _, read), (_, _, winograd) = representatives(replace(unit, threads=1))
+    (_, _, direct), (_, _, read), (_, _, winograd), (_, _, strassen) = representatives(replace(unit, threads=1))
     target = replace(resolve_target("native"), num_cores=1)
     rates = measure_kernels(target, clock=lambda: next(seconds))
     cached = next(iter(ONE_PIXEL.candidates(kernel_rates._CACHED, replace(unit, threads=1)))).weight_nbytes
     assert cached < read.weight_nbytes  # in a second, by this clock: no slower than memory
-    expected = KernelRates(direct.work, read.weight_nbytes, read.weight_nbytes, {"winograd": direct.work / winograd.work})
-    assert rates == expected
+    slowness = {"winograd": direct.work / winograd.work, "strassen": direct.work / strassen.work}
+    assert rates == KernelRates(direct.work, read.weight_nbytes, read.weight_nbytes, slowness)
     running = iter(range(10**6))
     together = measure_kernels(replace(target, num_cores=3), lambda: next(seconds), lambda: next(running))
     assert together.flops_per_s == direct.work and together.varying == 1
@@ -167,4 +167,4 @@ def test_rates_are_work_over_time() -> None:
 @pytest.mark.parametrize("target", ["native", "llvm -mcpu=x86-64-v2", "raspberry-pi-3b", "raspberry-pi-4b", "jetson-nx"])
 def test_every_processor_has_what_is_measured(target: str) -> None:
     families = [family.name for family, _, _ in representatives(resolve_target(target).vector_unit)]
-    assert families == ["direct", "gemv", "winograd"]
+    assert families == ["direct", "gemv", "winograd", "strassen"]
