@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ from flexcomp.frontend.element_types import KNOWN
 from flexcomp.frontend.inference import StaticType, forget_shapes, infer, static_types
 
 LARGEST = 1 << 14  # elements: shapes, indices, tables; the weights of a layer are larger
+LARGEST_INDICES = 1 << 22  # elements, of tensors that `known_results` is asked for by name
 _SMALL_NBYTES = 1 << 10  # the node takes about as much
 _MOST_ABOUT_NOTHING = 2**31  # product of the other extents of a tensor without elements: NumPy has a limit, too
 _MOST_VIEWED = 2**59  # product of the extents, but zeros, of an array that repeats one element: NumPy counts its bytes in 63 bits
@@ -72,8 +73,8 @@ def fold_constants(model: onnx.ModelProto, allowance: Allowance) -> None:
             break
 
 
-def _fold(model: onnx.ModelProto, allowance: Allowance) -> Known:
-    """One pass over the graph: all types before it, and what was folded."""
+def _fold(model: onnx.ModelProto, allowance: Allowance, indices: Collection[str] = ()) -> Known:
+    """One pass over the graph: all types before it, and what was folded, of `indices` larger ones, too."""
     types = static_types(infer(model))
     known: dict[str, np.ndarray] = {
         tensor.name: numpy_helper.to_array(tensor)
@@ -85,7 +86,7 @@ def _fold(model: onnx.ModelProto, allowance: Allowance) -> Known:
             known.setdefault(name, np.empty(shape, onnx.helper.tensor_dtype_to_np_dtype(element)))
     kept, folded = [], {}
     for node in model.graph.node:
-        values = _values(node, known, types, model)
+        values = _values(node, known, types, model, LARGEST_INDICES if {*node.output} <= {*indices} else LARGEST)
         if values is None or not allowance.folds(sum(v.nbytes for v in values.values() if v.nbytes > _SMALL_NBYTES)):
             kept.append(_without_empty(node, known) if node.op_type == "Concat" else node)
         else:
@@ -99,15 +100,18 @@ def _fold(model: onnx.ModelProto, allowance: Allowance) -> Known:
     return Known(types, folded)
 
 
-def known_results(model: onnx.ModelProto) -> Known:
-    """What is known of the tensors of the outermost graph; shapes of inputs must be static. The model is left alone."""
+def known_results(model: onnx.ModelProto, indices: Collection[str] = ()) -> Known:
+    """What is known of the tensors of the outermost graph; shapes of inputs must be static. The model is left alone.
+
+    Of `indices` values of up to LARGEST_INDICES elements are known, of others of up to LARGEST.
+    """
     folded = onnx.ModelProto.FromString(model.SerializeToString())
     forget_shapes(folded.graph)
     tensors = [tensor for tensor in folded.graph.initializer if math.prod(tensor.dims) <= LARGEST and tensor.data_type in KNOWN]
     types: dict[str, StaticType] = {}
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
     for _ in range(_ROUNDS):
-        found = _fold(folded, Allowance())
+        found = _fold(folded, Allowance(), indices)
         types |= found.types
         values |= found.values
         if not found.values:
@@ -133,9 +137,10 @@ def _without_empty(concat: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> o
 
 
 def _values(
-    node: onnx.NodeProto, known: Mapping[str, np.ndarray], types: Mapping[str, StaticType], model: onnx.ModelProto
-) -> dict[str, np.ndarray] | None:
-    """The node's results if they are known and small."""
+    node: onnx.NodeProto, known: Mapping[str, np.ndarray], types: Mapping[str, StaticType], model: onnx.ModelProto,
+    largest: int = LARGEST,
+) -> dict[str, np.ndarray] | None:  # fmt: skip
+    """The node's results if they are known and have at most `largest` elements."""
     if node.domain not in DEFAULT or any(_holds_graph(a) for a in node.attribute):
         return None
     _require_step(node, known)
@@ -155,7 +160,7 @@ def _values(
             given[name] = np.broadcast_to(np.zeros((), onnx.helper.tensor_dtype_to_np_dtype(element)), shape)
         elif name:
             return None
-    if any(math.prod(types[name][1]) > LARGEST for name in named if name in types):
+    if any(math.prod(types[name][1]) > largest for name in named if name in types):
         return None
     if node.op_type in _ANY_SIZE and any(name not in types for name in named):
         return None

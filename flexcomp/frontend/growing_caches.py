@@ -51,17 +51,23 @@ def fit_growing_caches(model: onnx.ModelProto, state: Mapping[str, str]) -> None
     inputs = {port.name: port for port in model.graph.input}
     joins: dict[str, onnx.NodeProto] = {}  # by input
     for made, read in state.items():
-        join = makers.get(_source(made, makers))
-        if read in inputs and join is not None and join.op_type == "Concat" and _source(join.input[0], makers) == read:
+        if read not in inputs:
+            continue
+        join = makers.get(_source(made, makers, inputs[read].type.tensor_type.elem_type))
+        if join is not None and join.op_type == "Concat" and _source(join.input[0], makers) == read:
             joins[read] = join
     if joins:
         _Fitter(model, inputs, makers, joins).rewrite()
 
 
-def _source(name: str, makers: Mapping[str, onnx.NodeProto]) -> str:
-    """The tensor that `name` is a copy of."""
+def _source(name: str, makers: Mapping[str, onnx.NodeProto], kind: int = TensorProto.UNDEFINED) -> str:
+    """The tensor that `name` is a copy of; of one of the type `kind`, a Cast to that is a copy, too."""
     node = makers.get(name)
-    while node is not None and (node.op_type == "Identity" or (node.op_type == "Concat" and len(node.input) == 1)):
+    while node is not None and (
+        node.op_type == "Identity"
+        or (node.op_type == "Concat" and len(node.input) == 1)
+        or (node.op_type == "Cast" and any(a.name == "to" and a.i == kind for a in node.attribute))
+    ):
         name = node.input[0]
         node = makers.get(name)
     return name
@@ -91,6 +97,7 @@ class _Fitter(Writer):
         self.capacity = _extents(inputs[first])[self.axis]
         self.rows = self._new_rows(first, join)
         self.most = self.capacity - self.rows  # past rows of a full cache
+        self.indices = _of_indices(self.graph.node)
         if self.most <= max(_FEWER):
             raise InputError(
                 f'state: the cache "{first}" has {self.capacity} places, of which an inference takes {self.rows}: give it more, '
@@ -119,7 +126,7 @@ class _Fitter(Writer):
                 dims[self.axis].dim_value = past
             elif port.name in self.masks:
                 dims[-1].dim_value = past + self.rows
-        return known_results(model)
+        return known_results(model, self.indices)
 
     @property
     def masks(self) -> list[str]:
@@ -204,7 +211,7 @@ class _Fitter(Writer):
 
     def _changed(self, node: onnx.NodeProto, outputs: list[str]) -> onnx.NodeProto:
         """The node on inputs that follow n, or are those of a full cache."""
-        if node.op_type in ("Slice", "Gather", "Range") and node.domain in DEFAULT:
+        if node.op_type in ("Slice", "Gather", "Range", "ScatterND") and node.domain in DEFAULT:
             made = getattr(self, f"_{node.op_type.lower()}")(node, outputs)
             if made is not None:
                 return made
@@ -305,6 +312,22 @@ class _Fitter(Writer):
         axes, starts, ends, every = columns
         return helper.make_node("Slice", [data, starts, ends, axes, every], outputs, node.name)
 
+    def _scatternd(self, node: onnx.NodeProto, outputs: list[str]) -> onnx.NodeProto | None:
+        """A write of all places is what it writes."""
+        if not self._writes_all(node):
+            return None
+        if node.input[2] in self.hidden:
+            self.hidden.update(node.output)
+        return helper.make_node("Identity", [self._operand(node, 2)], outputs, node.name)
+
+    def _writes_all(self, node: onnx.NodeProto) -> bool:
+        """Whether a ScatterND writes each place of its data, in order, however many there are."""
+        shapes, indices = self.known.shapes(node.input[0]), self.known.values(node.input[1])
+        if shapes is None or indices is None or any(a.name == "reduction" and a.s != b"none" for a in node.attribute):
+            return False
+        grids = (np.moveaxis(np.indices(s[: given.shape[-1]]), 0, -1) for s, given in zip(shapes, indices, strict=True))
+        return all(map(np.array_equal, indices, grids))
+
     # -- what is not understood --------------------------------------------------------------------
 
     def _require_understood(self, node: onnx.NodeProto) -> None:
@@ -324,12 +347,14 @@ class _Fitter(Writer):
         rank = len(self.known.shapes(first)[0])
         axis = next((a.i for a in node.attribute if a.name == "axis"), -1) % rank
         if kind == "MatMul":  # places of the right operand may be those of the result
-            last = len(self.known.shapes(node.input[0])[0]) - 1
-            return last not in self.known.growing(node.input[0]) or node.input[0] in self.hidden
+            left = self.known.shapes(node.input[0])
+            return (left is not None and len(left[0]) - 1 not in self.known.growing(node.input[0])) or node.input[0] in self.hidden
         if kind == "Softmax":
             return axes == [axis] == [rank - 1]
         if kind == "ReduceSum":
             return first in self.masks
+        if kind == "ScatterND":
+            return self._writes_all(node)
         return kind in (*_VIEWS, *_ELEMENTWISE, "CumSum") and not (kind == "Concat" and len(node.input) > 1 and axis in axes)
 
     def _refuse(self, node: onnx.NodeProto) -> UnsupportedModelError:
@@ -337,6 +362,20 @@ class _Fitter(Writer):
             f"{_named(node)} reads a cache that grows, in a way that is not understood for one with a capacity: export the model "
             "with caches of a fixed capacity, or leave state out"
         )
+
+
+def _of_indices(nodes: Sequence[onnx.NodeProto]) -> set[str]:
+    """Tensors that only indices of a ScatterND are made of."""
+    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+    for node in nodes:
+        for i, name in enumerate(node.input):
+            readers.setdefault(name, []).append((node, i))
+    found: set[str] = set()
+    for node in reversed(nodes):
+        read = [reader for name in node.output for reader in readers.get(name, ())]
+        if read and all((one.op_type == "ScatterND" and i == 1) or found & {*one.output} for one, i in read):
+            found.update(node.output)
+    return found
 
 
 def _cuts(given: Sequence[np.ndarray], shape: tuple[int, ...]) -> list[tuple[int, int, int, int]]:

@@ -18,10 +18,14 @@ WIDTH = HEADS * DEPTH
 class Form:
     """What distinguishes exports."""
 
-    mask: str = "positions"  # how later tokens are hidden: by positions, by rows of a table (GPT-2), or "none", for single tokens
+    # How later tokens are hidden: by positions, which are "written" into all places (OPT, Falcon), by rows of a table (GPT-2), or
+    # "none", for single tokens.
+    mask: str = "positions"
+    cast: bool = False  # caches are cast to the type that they have (GPT-J)
     inputs: tuple[str, ...] = ("attention_mask", "position_ids")
     layers: int = 1
     merged: bool = False  # with a decoder without past, as optimum merges the two
+    every_second: bool = False  # of places is written
     summed: bool = False  # an output is the sum over all places of a cache
 
 
@@ -59,7 +63,7 @@ class _Decoder(Graph):
     def bias(self) -> str | None:
         """float32[1, 1, tokens, places], the least number where a token does not look."""
         hidden = []
-        if self.form.mask == "positions":
+        if self.form.mask in ("positions", "written"):
             places = self.op("Range", self.weight(np.int64(0)), self.total, self.weight(np.int64(1)))
             hidden.append(self.op("Greater", places, self.op("Unsqueeze", self.counted, self.integers(1))))
         if self.form.mask == "table":
@@ -73,7 +77,23 @@ class _Decoder(Graph):
         if not hidden:
             return None
         joined = hidden[0] if len(hidden) == 1 else self.op("Or", *hidden)
-        return self.op("Where", joined, self.number(np.finfo("f4").min), self.number(0.0))
+        bias = self.op("Where", joined, self.number(np.finfo("f4").min), self.number(0.0))
+        return self.written(bias) if self.form.mask == "written" else bias
+
+    def written(self, bias: str) -> str:
+        """Zeros, into all places of which the bias is written."""
+        extents = [self.integers(1), self.integers(1), self.vector(self.new), self.vector(self.total)]
+        shape = self.op("Concat", *extents, axis=0)
+        columns = []
+        for axis, extent in enumerate(extents):
+            end = self.op("Squeeze", extent, self.integers(0))
+            places = self.op("Range", self.weight(np.int64(0)), end, self.weight(np.int64(1)))
+            if self.form.every_second:
+                places = self.op("Mul", self.op("Div", places, self.weight(np.int64(2))), self.weight(np.int64(2)))
+            places = self.op("Reshape", places, self.integers(*(-1 if i == axis else 1 for i in range(4))))
+            columns.append(self.op("Unsqueeze", self.op("Expand", places, shape), self.integers(-1)))
+        zeros = self.op("Expand", self.number(0.0), shape)
+        return self.op("ScatterND", zeros, self.op("Concat", *columns, axis=-1), bias)
 
     def heads(self, x: str, count: int) -> str:
         product = self.op("MatMul", x, self.normal((WIDTH, count * DEPTH), 0.3))
@@ -94,7 +114,10 @@ class _Decoder(Graph):
         for part, rows in (("key", key), ("value", value)):
             past = f"past_key_values.{layer}.{part}"
             made = past.replace("past_key_values", "present")
-            self.nodes.append(helper.make_node("Concat", [past, rows], [made], f"join.{layer}.{part}", axis=-2))
+            joined = f"joined.{layer}.{part}" if self.form.cast else made
+            self.nodes.append(helper.make_node("Concat", [past, rows], [joined], f"join.{layer}.{part}", axis=-2))
+            if self.form.cast:
+                self.nodes.append(helper.make_node("Cast", [joined], [made], f"cast.{layer}.{part}", to=TensorProto.FLOAT))
             caches.append(self.repeated(made))
         scores = self.op("MatMul", query, self.op("Transpose", caches[0], perm=[0, 1, 3, 2]))
         scores = self.op("Mul", scores, self.number(DEPTH**-0.5))

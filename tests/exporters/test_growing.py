@@ -61,6 +61,8 @@ def poison(session: flexcomp.Session) -> None:
         (Form(mask="none", inputs=("position_ids",)), [1]),  # only the number of valid rows hides the others
         (Form(inputs=()), [1, 4]),  # nothing says how many rows are valid: the network gets an input that does
         (Form(merged=True), [1]),
+        (Form(mask="written"), [1, 4]),
+        (Form(cast=True), [1]),
     ],
     ids=str,
 )
@@ -103,6 +105,7 @@ def test_a_full_cache_takes_no_more(tmp_path):
     ("form", "sizes", "error", "reason"),
     [
         (Form(summed=True), [1], UnsupportedModelError, r"node 'sum' \(ReduceSum\) reads a cache that grows"),
+        (Form(mask="written", every_second=True), [1], UnsupportedModelError, r"\(ScatterND\) reads a cache that grows"),
         (Form(), [CAPACITY - 1], InputError, "of which an inference takes 23: give it more"),
     ],
     ids=str,
