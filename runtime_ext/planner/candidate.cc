@@ -180,55 +180,78 @@ const Making::Sliced& Making::SlicedFor(int64_t number, const Layout& layout, co
 }
 
 Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, double limit, Candidate* candidate) {
+  Draft draft;
+  if (!Begin(number, layout, choice, &draft)) return Made::kUnplaceable;
+  candidate->effort = draft.effort;
+  candidate->least = draft.least;
+  candidate->nbytes = draft.nbytes;
+  if (draft.least > limit) return Made::kHopeless;
+  return Finish(layout, choice, draft, candidate) ? Made::kPlan : Made::kUnplaceable;
+}
+
+bool Making::Begin(int64_t number, const Layout& layout, const Choice& choice, Draft* draft) {
   // 2, 3, and the weights that stay: slices that fit the gaps of the core
   const Sliced& sliced = SlicedFor(number, layout, choice);
-  if (!sliced.fits) return Made::kUnplaceable;
-  const size_t layers = problem_.layers.size();
-  const std::vector<char>& pinned = sliced.stays.pinned;
-  const std::vector<int64_t>& kept = sliced.stays.kept;
-  std::vector<Step>& steps = candidate->plan.steps;
-  steps = sliced.steps;
-  candidate->effort = sliced.effort;
+  if (!sliced.fits) return false;
+  draft->steps = sliced.steps;
+  draft->stays = sliced.stays;
+  draft->effort = sliced.effort;
+  const std::vector<char>& pinned = draft->stays.pinned;
+  const std::vector<int64_t>& kept = draft->stays.kept;
 
   // 4: places of weights that stay, at the top of the arena in the order of the steps, and joined pieces
-  std::vector<Piece> pieces, streamed;
-  PiecesOf(problem_, steps, &pieces);
+  std::vector<Piece>& pieces = draft->pieces;
+  PiecesOf(problem_, draft->steps, &pieces);
   if (choice.joined) {
     std::vector<char> apart(pinned);
     for (size_t step = 0; step < apart.size(); ++step) apart[step] |= kept[step] > 0;
-    Join(steps, sliced.limits, choice.joined, apart, &pieces);
+    Join(draft->steps, sliced.limits, choice.joined, apart, &pieces);
   }
   // Shared weights stay once.
-  std::vector<size_t> alike(pieces.size());
+  std::vector<size_t>& alike = draft->alike;
+  alike.resize(pieces.size());
   std::iota(alike.begin(), alike.end(), size_t{0});
   if (problem_.shares) alike = FirstAlike(pieces, pinned);
-  int64_t top = choice.arena;
+  draft->top = choice.arena;
+  draft->streamed.clear();
+  draft->streamed_at.clear();
   std::vector<Piece> once;  // streamed, each shared piece once: for the lower bound
-  std::vector<size_t> streamed_at;
   for (size_t at = 0; at < pieces.size(); ++at) {
     const Piece& piece = pieces[at];
-    if (alike[at] == at) top -= pinned[piece.step] ? piece.pages() : kept[piece.step];
+    if (alike[at] == at) draft->top -= pinned[piece.step] ? piece.pages() : kept[piece.step];
     if (pinned[piece.step]) continue;
-    streamed.push_back(piece);
-    streamed_at.push_back(at);
+    draft->streamed.push_back(piece);
+    draft->streamed_at.push_back(at);
     if (alike[at] == at) once.push_back(piece);
   }
+  draft->least = LeastSeconds(problem_, draft->steps, once, kept);
+  draft->nbytes = 0;
+  for (const Piece& piece : once) draft->nbytes += kept[piece.step] ? 0 : piece.nbytes;
+  return true;
+}
 
-  candidate->least = LeastSeconds(problem_, steps, once, kept);
-  candidate->nbytes = 0;
-  for (const Piece& piece : once) candidate->nbytes += kept[piece.step] ? 0 : piece.nbytes;
-  if (candidate->least > limit) return Made::kHopeless;
+bool Making::Finish(const Layout& layout, const Choice& choice, const Draft& draft, Candidate* candidate) {
+  const std::vector<char>& pinned = draft.stays.pinned;
+  const std::vector<int64_t>& kept = draft.stays.kept;
+  const std::vector<Piece>& pieces = draft.pieces;
+  const std::vector<size_t>& alike = draft.alike;
+  std::vector<Step>& steps = candidate->plan.steps;
+  steps = draft.steps;
+  candidate->effort = draft.effort;
+  candidate->least = draft.least;
 
   // 5: the others
   free_.resize(steps.size() + 1);
   for (size_t step = 0; step <= steps.size(); ++step) {
-    layout.FreePages(step < steps.size() ? steps[step].layer : layers - 1, top, &free_[step]);
+    layout.FreePages(step < steps.size() ? steps[step].layer : problem_.layers.size() - 1, draft.top, &free_[step]);
   }
   std::vector<Place> found, places;
-  if (!Preloading(&free_, &moved_, streamed, choice.chooser, choice.within, problem_.shares).Run(&found)) return Made::kUnplaceable;
+  Preloading preloading(&free_, &moved_, draft.streamed, choice.chooser, choice.within, problem_.shares);
+  if (!preloading.Run(&found)) return false;
   auto next = found.begin();
   std::vector<int64_t> kept_at(steps.size(), -1);
   candidate->arena = 0;
+  int64_t top = draft.top;
   for (size_t at = 0; at < pieces.size(); ++at) {
     const Piece& piece = pieces[at];
     const bool first = alike[at] == at;
@@ -239,7 +262,7 @@ Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, do
     }
     places.push_back(*next++);
     Place& place = places.back();
-    if (place.again >= 0) place.again = static_cast<int64_t>(streamed_at[place.again]);
+    if (place.again >= 0) place.again = static_cast<int64_t>(draft.streamed_at[place.again]);
     if (!kept[piece.step]) continue;
     if (!first) {
       kept_at[piece.step] = kept_at[pieces[alike[at]].step];
@@ -252,7 +275,7 @@ Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, do
   Assemble(problem_, layout, pieces, places, pinned, kept_at, candidate);
   candidate->nbytes = 0;
   for (const Segment& segment : candidate->plan.segments) candidate->nbytes += segment.pinned || segment.kept() ? 0 : segment.nbytes;
-  return Made::kPlan;
+  return true;
 }
 
 }  // namespace flexcomp::planner

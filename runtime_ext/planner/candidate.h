@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layout.h"
+#include "pieces.h"
 #include "pin.h"
 #include "preload.h"
 #include "problem.h"
@@ -39,6 +40,19 @@ struct Candidate {
 
 enum class Made { kPlan, kHopeless, kUnplaceable };
 
+// A candidate before anything is placed.
+struct Draft {
+  std::vector<Step> steps;
+  Stays stays;
+  std::vector<Piece> pieces, streamed;
+  std::vector<size_t> alike;        // by piece: the first with the same weights, whose place it shares
+  std::vector<size_t> streamed_at;  // pieces
+  int64_t top = 0;                  // page from which on weights stay
+  int64_t effort = 0;               // steps before neighbouring pinned ones were merged
+  double least = 0;                 // a lower bound in seconds of computing and streaming
+  int64_t nbytes = 0;               // streamed at least
+};
+
 // Makes candidates of a problem. Points that differ only in how loads are joined and placed share their slices and pins.
 class Making {
  public:
@@ -47,6 +61,10 @@ class Making {
   // `number` identifies the layout. Hopeless: a lower bound exceeds `limit` seconds, and nothing is placed. Unplaceable:
   // something finds no place.
   Made Make(int64_t number, const Layout& layout, const Choice& choice, double limit, Candidate* candidate);
+
+  // The two halves of it, for any limit: acts 2 to 4, false if a block finds no room, and the places of a draft, false without one.
+  bool Begin(int64_t number, const Layout& layout, const Choice& choice, Draft* draft);
+  bool Finish(const Layout& layout, const Choice& choice, const Draft& draft, Candidate* candidate);
 
  private:
   // Acts 2 and 3, and the pins.

@@ -107,16 +107,12 @@ Cost BudgetSearch::Try(const Coordinates& choice) {
   if (made == made_.end()) {
     const int64_t layout = lines_.layouts[choice.layout];
     Cost cost;
-    const Made how = making_.Make(layout, layouts_[layout], point, limit_, &candidate_);
-    if (how != Made::kUnplaceable) {
-      cost = {candidate_.least, candidate_.nbytes, 0};
-      if (how == Made::kPlan) {
-        Waits waits;
-        if (!Simulate(problem_, candidate_.plan, &cost.latency, &waits)) throw Stuck();
-        cost.arena = candidate_.arena;
+    if (making_.Begin(layout, layouts_[layout], point, &draft_)) {
+      cost = draft_.least > limit_ ? Cost{draft_.least, draft_.nbytes, 0} : CostOfDraft(layout, point);
+      if (cost != Cost{}) {
+        cost.latency = ToMicroseconds(cost.latency);
+        spent_ += static_cast<double>(draft_.effort) * rules_.step_effort;
       }
-      cost.latency = ToMicroseconds(cost.latency);
-      spent_ += static_cast<double>(candidate_.effort) * rules_.step_effort;
     }
     limit_ = std::min(limit_, std::max(rules_.enough, rules_.no_slower * cost.latency) + 2e-6);  // costs are to the microsecond
     made = made_.emplace(key, cost).first;
@@ -124,6 +120,26 @@ Cost BudgetSearch::Try(const Coordinates& choice) {
   number_.emplace(choice, seen_.size());
   seen_.push_back({choice, made->second});
   return made->second;
+}
+
+// Of the draft's plan, in seconds that are not rounded; that of an impossible one if something finds no place.
+const Cost& BudgetSearch::CostOfDraft(int64_t layout, const Choice& point) {
+  const Draft& draft = draft_;
+  std::vector<int64_t> key{layout, static_cast<int64_t>(point.chooser), point.within};
+  key.reserve(3 + 5 * draft.steps.size() + 5 * draft.pieces.size());
+  for (size_t at = 0; at < draft.steps.size(); ++at) {
+    const Step& step = draft.steps[at];
+    key.insert(key.end(), {step.layer, step.first, step.count, draft.stays.pinned[at], draft.stays.kept[at]});
+  }
+  for (const Piece& piece : draft.pieces) key.insert(key.end(), {piece.step, piece.end});
+  const auto [found, is_new] = placed_.try_emplace(std::move(key));
+  Cost& cost = found->second;
+  if (!is_new || !making_.Finish(layouts_[layout], point, draft, &candidate_)) return cost;
+  Waits waits;
+  if (!Simulate(problem_, candidate_.plan, &cost.latency, &waits)) throw Stuck();
+  cost.nbytes = candidate_.nbytes;
+  cost.arena = candidate_.arena;
+  return cost;
 }
 
 Choice BudgetSearch::PointOf(const Coordinates& choice) const {

@@ -84,6 +84,7 @@ class BudgetSearch {
 
   Coordinates Winner(const std::vector<Coordinates>& choices);
   Cost Try(const Coordinates& choice);
+  const Cost& CostOfDraft(int64_t layout, const Choice& point);
   Choice PointOf(const Coordinates& choice) const;
   void Go(Coordinates at);
   Coordinates Frugal(int64_t pin_more, double most);
@@ -98,6 +99,8 @@ class BudgetSearch {
   std::vector<Seen> seen_;               // in the order of trying
   std::map<Coordinates, size_t> number_;  // in `seen_`
   std::map<Point, Cost> made_;           // different choices may give the same point
+  std::map<std::vector<int64_t>, Cost> placed_;  // different points may give the same draft; not rounded
+  Draft draft_;
   Candidate candidate_;
 };
 
