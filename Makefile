@@ -22,7 +22,7 @@ help:
 	@echo "make sanitize  run the tests of the runtime with sanitizers of addresses, undefined behaviour and threads"
 	@echo "make bench  measure flexcomp next to ncnn, ONNX Runtime, MNN and OpenVINO (an hour; ARGS=... for less)"
 	@echo "make measurements  measure the tables of docs/measurements again (20 quiet minutes; ARGS='cold soak' for some parts)"
-	@echo "make lint   check style with ruff, the words of documents and comments, and that no package imports from above"
+	@echo "make lint   check style (ruff, clang-format), the words of documents and comments, and that no package imports from above"
 	@echo "make site   write the documentation as a site to build/site, and check its links"
 	@echo "make clean  remove the virtual environment and everything built"
 	@echo "ARGS=...    further arguments for demo (e.g. ARGS=--all), pytest, or the comparison (e.g. ARGS='resnet50 --rounds 3')"
@@ -62,6 +62,7 @@ lint:
 	$(PYTHON) scripts/lint_words.py
 	bash scripts/lint_imports.sh $(VENV)
 	$(PYTHON) scripts/lint_includes.py
+	find benchmarks examples runtime_ext tests -name '*.[ch]' -exec $(VENV)/bin/clang-format --dry-run -Werror {} + -o -name '*.cc' -exec $(VENV)/bin/clang-format --dry-run -Werror {} +
 
 site:
 	@bash scripts/environment.sh $(VENV) docs

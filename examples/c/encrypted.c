@@ -14,7 +14,10 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { KEY = 32, BLOCK = 16 };
+enum {
+  KEY = 32,
+  BLOCK = 16
+};
 
 typedef struct {
   int file;

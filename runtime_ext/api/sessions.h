@@ -53,7 +53,10 @@ void Cancel(flexcomp_session* handle);
 // While it lives, the calling thread is in a callback of the session; nullptr: of a session that nobody has a handle of yet.
 class InCallback {
  public:
-  enum Kind { kPorts, kReader };
+  enum Kind {
+    kPorts,
+    kReader
+  };
 
   InCallback(const Session* session, Kind kind) noexcept;
   ~InCallback();

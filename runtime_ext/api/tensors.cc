@@ -15,9 +15,18 @@ struct NamedDtype {
 };
 
 constexpr NamedDtype kDtypes[] = {
-    {FLEXCOMP_FLOAT32, kDLFloat, 32}, {FLEXCOMP_FLOAT16, kDLFloat, 16}, {FLEXCOMP_BFLOAT16, kDLBfloat, 16}, {FLEXCOMP_FLOAT64, kDLFloat, 64},
-    {FLEXCOMP_BOOL, kDLBool, 8},      {FLEXCOMP_INT8, kDLInt, 8},       {FLEXCOMP_UINT8, kDLUInt, 8},       {FLEXCOMP_INT16, kDLInt, 16},
-    {FLEXCOMP_UINT16, kDLUInt, 16},   {FLEXCOMP_INT32, kDLInt, 32},     {FLEXCOMP_UINT32, kDLUInt, 32},     {FLEXCOMP_INT64, kDLInt, 64},
+    {FLEXCOMP_FLOAT32, kDLFloat, 32},
+    {FLEXCOMP_FLOAT16, kDLFloat, 16},
+    {FLEXCOMP_BFLOAT16, kDLBfloat, 16},
+    {FLEXCOMP_FLOAT64, kDLFloat, 64},
+    {FLEXCOMP_BOOL, kDLBool, 8},
+    {FLEXCOMP_INT8, kDLInt, 8},
+    {FLEXCOMP_UINT8, kDLUInt, 8},
+    {FLEXCOMP_INT16, kDLInt, 16},
+    {FLEXCOMP_UINT16, kDLUInt, 16},
+    {FLEXCOMP_INT32, kDLInt, 32},
+    {FLEXCOMP_UINT32, kDLUInt, 32},
+    {FLEXCOMP_INT64, kDLInt, 64},
     {FLEXCOMP_UINT64, kDLUInt, 64},
 };
 
@@ -73,7 +82,10 @@ flexcomp_dtype DtypeOf(DLDataType dtype) {
 }
 
 Bound::Bound(const Program& program, flexcomp_kind kind, const flexcomp_tensor* tensors, uint32_t count, uint32_t first, const Fit& fit) {
-  if (count > 0) RequirePointer(tensors, kind == FLEXCOMP_OUTPUT ? "outputs" : kind == FLEXCOMP_INPUT ? "inputs" : "tensor");
+  const char* const argument = kind == FLEXCOMP_OUTPUT  ? "outputs"
+                               : kind == FLEXCOMP_INPUT ? "inputs"
+                                                        : "tensor";
+  if (count > 0) RequirePointer(tensors, argument);
   made_.reserve(count);
   pointers_.reserve(count);
   for (uint32_t i = 0; i < count; ++i) {

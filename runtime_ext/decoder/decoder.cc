@@ -43,7 +43,7 @@ void Put(const DLTensor& tensor, uint64_t index, uint64_t value) {
     std::memcpy(place, &number, nbytes);
   } else {
     const bool narrow = tensor.dtype.code == kDLFloat || tensor.dtype.code == kDLBfloat;
-    const uint64_t bits = !narrow ? value : value == 0 ? 0 : tensor.dtype.code == kDLFloat ? 0x3c00 : 0x3f80;
+    const uint64_t one = tensor.dtype.code == kDLFloat ? 0x3c00 : 0x3f80, bits = narrow && value != 0 ? one : value;
     std::memcpy(place, &bits, nbytes);  // numbers begin with their low bytes
   }
 }
@@ -138,8 +138,12 @@ void Decoder::Fill(std::span<DLTensor> inputs, uint64_t size, uint64_t begin, st
     const DLTensor& tensor = inputs[i];
     const uint64_t count = CountOf({tensor.shape, static_cast<size_t>(tensor.ndim)});
     if (roles_[i] == Role::kIds && count != size) Raise("InputError", "another call of this session has changed its shape meanwhile");
-    for (uint64_t k = 0; k < count; ++k)
-      Put(tensor, k, roles_[i] == Role::kMask ? k < begin + size : roles_[i] == Role::kIds ? k < piece.size() ? static_cast<uint64_t>(piece[k]) : 0 : begin + k);
+    for (uint64_t k = 0; k < count; ++k) {
+      uint64_t value = begin + k;
+      if (roles_[i] == Role::kMask) value = k < begin + size;
+      if (roles_[i] == Role::kIds) value = k < piece.size() ? static_cast<uint64_t>(piece[k]) : 0;
+      Put(tensor, k, value);
+    }
   }
 }
 
@@ -155,7 +159,9 @@ void Decoder::Take(const Infer& infer, uint64_t position, std::span<const int64_
     const auto fill = [&, size = size](std::span<DLTensor> inputs) { Fill(inputs, size, position, piece); };
     const auto drain = [&](std::span<DLTensor> outputs) {
       const DLTensor& given = outputs[logits_];
-      const uint64_t row = gives_all_ ? piece.size() - 1 : given.ndim == 3 ? static_cast<uint64_t>(given.shape[1]) - 1 : 0;
+      const uint64_t row = gives_all_        ? piece.size() - 1
+                           : given.ndim == 3 ? static_cast<uint64_t>(given.shape[1]) - 1
+                                             : 0;
       for (uint64_t k = 0; k < vocabulary_; ++k) logits[k] = NumberAt(given, row * vocabulary_ + k);
     };
     const bool wanted = tokens.empty() && !logits.empty();

@@ -33,7 +33,12 @@ class Decoder {
   void Take(const Infer& infer, uint64_t position, std::span<const int64_t> tokens, std::span<float> logits) const;
 
  private:
-  enum class Role { kIds, kMask, kPlaces, kStart };
+  enum class Role {
+    kIds,
+    kMask,
+    kPlaces,
+    kStart
+  };
 
   // The number of tokens of the next inference, and its shape.
   std::pair<uint64_t, size_t> ChooseSize(uint64_t begin, uint64_t left) const;

@@ -54,8 +54,7 @@ enum {
   FLEXCOMP_ERROR_STORAGE = 6,       /* weights could not be read, or were changed */
   FLEXCOMP_ERROR_EXECUTION = 7,     /* a kernel, or the system, failed */
   FLEXCOMP_ERROR_OUT_OF_MEMORY = 8, /* the process has no memory besides the budget */
-  FLEXCOMP_ERROR_UNSUPPORTED = 9,   /* the library was built by an incompatible version of flexcomp, or this version
-                                       lacks the requested feature */
+  FLEXCOMP_ERROR_UNSUPPORTED = 9,   /* the library was built by an incompatible version, or this version lacks the requested feature */
   FLEXCOMP_ERROR_CLOSED = 10,       /* the session, pool or request is closed, or was never open */
   FLEXCOMP_REFUSED = 11             /* a pool refuses the request: too many wait, or a deadline would pass or has passed */
 };
@@ -196,7 +195,11 @@ enum {
 /* Kinds of tensors of a network. A state is an output that becomes an input of the next inference; states stay in the session, and
  * do not count as inputs. */
 typedef int32_t flexcomp_kind;
-enum { FLEXCOMP_INPUT = 0, FLEXCOMP_OUTPUT = 1, FLEXCOMP_STATE = 2 };
+enum {
+  FLEXCOMP_INPUT = 0,
+  FLEXCOMP_OUTPUT = 1,
+  FLEXCOMP_STATE = 2
+};
 
 typedef struct flexcomp_tensor_info {
   size_t size;          /* sizeof(flexcomp_tensor_info); set it before the call */
@@ -454,7 +457,9 @@ FLEXCOMP_API flexcomp_status flexcomp_member_get_stats(flexcomp_session *session
 /* A request is an inference of a member whose caller does not wait. */
 typedef struct flexcomp_request flexcomp_request;
 
-enum { FLEXCOMP_LATE = 1 /* a flag of flexcomp_request_options: run the request also after its deadline */ };
+enum {
+  FLEXCOMP_LATE = 1 /* a flag of flexcomp_request_options: run the request also after its deadline */
+};
 
 typedef struct flexcomp_request_options {
   size_t size;       /* sizeof(flexcomp_request_options) */

@@ -65,8 +65,19 @@ void Count(Outline& outline, std::string_view text) {
   }
 }
 
-enum Status : int32_t { kFine, kNotJson, kNotNested, kWrongKind, kBeyond };
-enum Kind : int32_t { kBool, kSigned, kUnsigned, kFloat };
+enum Status : int32_t {
+  kFine,
+  kNotJson,
+  kNotNested,
+  kWrongKind,
+  kBeyond
+};
+enum Kind : int32_t {
+  kBool,
+  kSigned,
+  kUnsigned,
+  kFloat
+};
 
 // Whether a number that no double holds is too small for one, and not too large.
 bool IsTiny(std::string_view digits) {

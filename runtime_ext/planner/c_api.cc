@@ -19,7 +19,12 @@
 namespace flexcomp::planner {
 namespace {
 
-enum : int32_t { kFine, kUnplaceable, kStuck, kOutOfMemory };
+enum : int32_t {
+  kFine,
+  kUnplaceable,
+  kStuck,
+  kOutOfMemory
+};
 
 struct Result {
   double latency;
@@ -60,7 +65,7 @@ using namespace flexcomp::planner;
 
 // One row per layer: `times` (seconds, slice_s, load_cost, prepare_s), `weights` the fields of Weights and of Stored.
 FLEXCOMP_PLANNER int32_t FlexcompPlannerNew(int64_t layers, const double* times, const int64_t* weights, const Storage* storage,
-                                           Search** search) {
+                                            Search** search) {
   return Guarded([&]() -> int32_t {
     auto made = std::make_unique<Search>();
     made->problem.storage = *storage;
@@ -113,7 +118,7 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerTry(Search* search, int64_t layout, cons
 // A search for plans of one budget. `lines` are the values of SearchLines: the numbers of layouts and their pages, the windows, the
 // segments at once, those of the grid, and the joined segments, with their `counts`; `shares` are those of the core.
 FLEXCOMP_PLANNER int32_t FlexcompPlannerSearchNew(Search* search, const SearchRules* rules, const int64_t* counts,
-                                                   const int64_t* lines, int64_t shares, const double* share, BudgetSearch** of_budget) {
+                                                  const int64_t* lines, int64_t shares, const double* share, BudgetSearch** of_budget) {
   return Guarded([&]() -> int32_t {
     SearchLines made;
     made.shares.assign(share, share + shares);
@@ -152,7 +157,7 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerDescend(BudgetSearch* search, int64_t co
 
 // The rows of the plan that was made last.
 FLEXCOMP_PLANNER void FlexcompPlannerPlan(const Search* search, int64_t* steps, int64_t* segments, int64_t* need,
-                                           int64_t* again) {
+                                          int64_t* again) {
   Copy(search->candidate.plan.steps, steps);
   Copy(search->candidate.plan.segments, segments);
   Copy(search->candidate.plan.need, need);

@@ -38,7 +38,11 @@ struct Candidate {
   int64_t nbytes = 0;  // streamed
 };
 
-enum class Made { kPlan, kHopeless, kUnplaceable };
+enum class Made {
+  kPlan,
+  kHopeless,
+  kUnplaceable
+};
 
 // A candidate before anything is placed.
 struct Draft {

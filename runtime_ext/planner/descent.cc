@@ -101,8 +101,8 @@ Coordinates BudgetSearch::Winner(const std::vector<Coordinates>& choices) {
 
 Cost BudgetSearch::Try(const Coordinates& choice) {
   const Choice point = PointOf(choice);
-  const Point key{choice.layout,   point.core,   choice.segments_at_once, static_cast<int64_t>(point.pins),
-                  choice.joined, choice.chooser, choice.within,           point.stored};
+  const Point key{choice.layout, point.core, choice.segments_at_once, static_cast<int64_t>(point.pins),
+                  choice.joined, choice.chooser, choice.within, point.stored};
   auto made = made_.find(key);
   if (made == made_.end()) {
     const int64_t layout = lines_.layouts[choice.layout];
@@ -159,7 +159,7 @@ Choice BudgetSearch::PointOf(const Coordinates& choice) const {
 
 // For each coordinate the choices that differ in it, the likeliest first.
 void BudgetSearch::Go(Coordinates at) {
-  const auto along = [&](auto Coordinates::*coordinate, const auto& values) {
+  const auto along = [&](auto Coordinates::* coordinate, const auto& values) {
     std::vector<Coordinates> line(values.size(), at);
     for (size_t number = 0; number < line.size(); ++number) line[number].*coordinate = values[number];
     at = Winner(line);

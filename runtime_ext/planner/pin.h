@@ -7,7 +7,13 @@
 
 namespace flexcomp::planner {
 
-enum class Pins : int64_t { kEvenly, kInOrder, kSmall, kShared };  // in the order of PINS
+// In the order of PINS.
+enum class Pins : int64_t {
+  kEvenly,
+  kInOrder,
+  kSmall,
+  kShared
+};
 
 struct PinTask {
   std::vector<int64_t> pages;   // of each step's segment

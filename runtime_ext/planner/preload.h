@@ -8,7 +8,12 @@
 
 namespace flexcomp::planner {
 
-enum class Chooser : int64_t { kRing, kLowest, kHighest };  // in the order of CHOOSERS
+// In the order of CHOOSERS.
+enum class Chooser : int64_t {
+  kRing,
+  kLowest,
+  kHighest
+};
 
 struct Place {
   int64_t after, first;  // steps; page

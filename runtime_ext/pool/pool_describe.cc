@@ -205,10 +205,18 @@ std::optional<json::Object> Pool::StatsOf(uint32_t number) {
 json::Object Pool::SaidOf(const Model& model, double now) {
   const Network& network = *model.network;
   json::Object said;
-  for (const auto& [name, count] : {std::pair{"requests", model.requests}, {"completed", model.completed}, {"failed", model.failed},
-                                    {"refused", model.refused}, {"missed", model.missed}, {"dropped", model.dropped},
-                                    {"cancelled", model.cancelled}, {"restarts", model.restarts},
-                                    {"waiting", model.waiting}, {"running", model.running}})
+  for (const auto& [name, count] : {
+           std::pair{"requests", model.requests},
+           {"completed", model.completed},
+           {"failed", model.failed},
+           {"refused", model.refused},
+           {"missed", model.missed},
+           {"dropped", model.dropped},
+           {"cancelled", model.cancelled},
+           {"restarts", model.restarts},
+           {"waiting", model.waiting},
+           {"running", model.running},
+       })
     said.Set(name, Int(count));
   said.Set("wait_ms", model.wait_s * 1e3);
   said.Set("latency_ms", model.run_s * 1e3);

@@ -97,7 +97,7 @@ Pool::Submitted Pool::Submit(uint64_t ticket, uint32_t number, const RequestOpti
     const std::string ends = "would end in " + Milliseconds(outlook.ends - now);
     return refuse("deadline",
                   outlook.spoiled != nullptr ? "a request of " + name + " would make another miss its deadline"
-                                       : "a request of " + name + " " + ends + ", behind its deadline of " + Milliseconds(*request.deadline - now),
+                                             : "a request of " + name + " " + ends + ", behind its deadline of " + Milliseconds(*request.deadline - now),
                   outlook.spoiled != nullptr ? likely : outlook.ends - *request.deadline);
   }
   lane.queue.MakeRoom();

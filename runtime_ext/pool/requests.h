@@ -40,7 +40,15 @@ struct Completion {
 };
 
 struct Request {
-  enum class End { kNone, kRan, kFailed, kLate, kCancelled, kRemoved, kClosed };
+  enum class End {
+    kNone,
+    kRan,
+    kFailed,
+    kLate,
+    kCancelled,
+    kRemoved,
+    kClosed
+  };
 
   Queued queued;
   std::shared_ptr<Model> model;

@@ -25,7 +25,11 @@ struct SharedWeights {
 
   std::byte* base() const noexcept { return memory->base() + at; }
 
-  enum class Contents { kNone, kBeingMade, kThere };
+  enum class Contents {
+    kNone,
+    kBeingMade,
+    kThere
+  };
 
   const std::string key;
   const uint64_t nbytes;  // whole pages of the system

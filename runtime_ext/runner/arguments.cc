@@ -141,11 +141,16 @@ Arguments ParseArguments(int argc, char** argv) {
        [&](const std::string& text) { parsed.switch_budgets = Number<int>("--switch-budgets", text); }},
   };
   const std::map<std::string, bool*> flags = {
-      {"--verify", &parsed.verify}, {"--device-rates", &parsed.device_rates}, {"--no-direct", &parsed.no_direct}, {"--no-affinity", &parsed.no_affinity},
+      {"--verify", &parsed.verify},
+      {"--device-rates", &parsed.device_rates},
+      {"--no-direct", &parsed.no_direct},
+      {"--no-affinity", &parsed.no_affinity},
       {"--no-work-stealing", &parsed.no_work_stealing},
       {"--pool", &pool},
       {"--reset-state", &parsed.reset_state},
-      {"--help", &parsed.help}, {"-h", &parsed.help}};
+      {"--help", &parsed.help},
+      {"-h", &parsed.help},
+  };
 
   // Old names of options, which work for one more version.
   const std::map<std::string, std::string> renamed = {
@@ -192,15 +197,17 @@ Arguments ParseArguments(int argc, char** argv) {
     throw UsageError("--lanes, --urgency, --rate and --deadline-ms need --pool");
   if (pool && (!parsed.weights.empty() || !parsed.compute_cpus.empty() || !parsed.loader_cpu.empty() || !parsed.inputs.empty() ||
                !parsed.trace.empty() || parsed.warm || parsed.reset_state || parsed.device_rates || parsed.read_rate > 0 || parsed.switch_budgets > 0))
-    throw UsageError("with --pool only --budget, --threads, --repeat, --warmup, --output-dir, --seed, --verify, --no-direct, "
-                     "--read-bandwidth, --no-affinity, --no-work-stealing and the pool's own options count");
+    throw UsageError(
+        "with --pool only --budget, --threads, --repeat, --warmup, --output-dir, --seed, --verify, --no-direct, "
+        "--read-bandwidth, --no-affinity, --no-work-stealing and the pool's own options count");
   const bool limits = parsed.tokens != Arguments().tokens || !parsed.stop_tokens.empty();
   if (parsed.generate.empty() && limits) throw UsageError("--tokens and --stop-tokens need --generate");
   if (parsed.tokens == 0) throw UsageError("--tokens takes at least 1");
   if (!parsed.generate.empty() && (pool || !parsed.inputs.empty() || !parsed.output_dir.empty() || !parsed.trace.empty() || parsed.repeat != 1 ||
                                    parsed.warmup > 0 || parsed.reset_state || parsed.seed > 0 || parsed.switch_budgets > 0))
-    throw UsageError("with --generate, --pool, --input, --output-dir, --seed, --repeat, --warmup, --reset-state, --trace, --switch-budgets "
-                     "and --callers have no meaning: leave them out");
+    throw UsageError(
+        "with --generate, --pool, --input, --output-dir, --seed, --repeat, --warmup, --reset-state, --trace, --switch-budgets "
+        "and --callers have no meaning: leave them out");
   if (parsed.lanes < 1) throw UsageError("a pool has 1 to 64 lanes, not 0");
   if (pool && !parsed.budget.nbytes && !parsed.help) throw UsageError("--pool needs --budget, in bytes, such as 64MB");
   if (parsed.repeat < 1) throw UsageError("--repeat takes at least 1");

@@ -27,10 +27,18 @@ struct Written {
 };
 
 constexpr Written kWritten[] = {
-    {"", 1, Units::kBytes},        {"b", 1, Units::kBytes},        {"k", 1e3, Units::kDecimal},
-    {"m", 1e6, Units::kDecimal},   {"g", 1e9, Units::kDecimal},    {"kb", 1e3, Units::kDecimal},
-    {"mb", 1e6, Units::kDecimal},  {"gb", 1e9, Units::kDecimal},   {"kib", 0x1p10, Units::kBinary},
-    {"mib", 0x1p20, Units::kBinary}, {"gib", 0x1p30, Units::kBinary}};
+    {"", 1, Units::kBytes},
+    {"b", 1, Units::kBytes},
+    {"k", 1e3, Units::kDecimal},
+    {"m", 1e6, Units::kDecimal},
+    {"g", 1e9, Units::kDecimal},
+    {"kb", 1e3, Units::kDecimal},
+    {"mb", 1e6, Units::kDecimal},
+    {"gb", 1e9, Units::kDecimal},
+    {"kib", 0x1p10, Units::kBinary},
+    {"mib", 0x1p20, Units::kBinary},
+    {"gib", 0x1p30, Units::kBinary},
+};
 
 std::span<const Unit> UnitsOf(Units units) {
   if (units == Units::kBytes) return {};
@@ -80,7 +88,9 @@ std::string Readable(const std::string& needs, Units units) {
 uint64_t Budget::Bytes(uint64_t min_bytes, uint64_t default_bytes, uint64_t resident_bytes) const {
   if (nbytes) return *nbytes;
   if (fraction) return static_cast<uint64_t>(*fraction * static_cast<double>(resident_bytes));
-  return smallest ? min_bytes : largest ? resident_bytes : default_bytes;
+  return smallest  ? min_bytes
+         : largest ? resident_bytes
+                   : default_bytes;
 }
 
 Budget ParseBudget(const std::string& given) {

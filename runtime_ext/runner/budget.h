@@ -10,7 +10,11 @@
 namespace flexcomp::runner {
 
 // In which a budget was given, and is answered.
-enum class Units { kBinary, kDecimal, kBytes };
+enum class Units {
+  kBinary,
+  kDecimal,
+  kBytes
+};
 
 struct Budget {
   std::optional<uint64_t> nbytes;  // or

@@ -10,7 +10,9 @@ namespace {
 
 uint64_t NamedOr(const Budget& budget) {
   if (budget.nbytes) return *budget.nbytes;
-  return budget.largest ? FLEXCOMP_BUDGET_ALL : budget.smallest || budget.fraction ? FLEXCOMP_BUDGET_SMALLEST : FLEXCOMP_BUDGET_DEFAULT;
+  return budget.largest                       ? FLEXCOMP_BUDGET_ALL
+         : budget.smallest || budget.fraction ? FLEXCOMP_BUDGET_SMALLEST
+                                              : FLEXCOMP_BUDGET_DEFAULT;
 }
 
 SessionHandle Opened(const Arguments& arguments, uint64_t budget) {
@@ -41,10 +43,12 @@ Model::Model(const Arguments& arguments) : reset_state_(arguments.reset_state) {
   Require(flexcomp_shape_count(session(), &shape_count_));
   inputs_ = PortsOf(session(), FLEXCOMP_INPUT, 0);
   ShapesByName given;
-  if (shape_count_ > 1 || std::ranges::any_of(inputs_, [](const Port& port) { return !port.axes.empty(); })) try {
-    for (const auto& [name, path] : arguments.inputs) given[name] = NpyFile::ShapeOf(path);
-  } catch (const std::runtime_error& error) {
-    throw UsageError(error.what());
+  if (shape_count_ > 1 || std::ranges::any_of(inputs_, [](const Port& port) { return !port.axes.empty(); })) {
+    try {
+      for (const auto& [name, path] : arguments.inputs) given[name] = NpyFile::ShapeOf(path);
+    } catch (const std::runtime_error& error) {
+      throw UsageError(error.what());
+    }
   }
   Take(ShapeFor(given), given);
   uint32_t states;

@@ -14,7 +14,11 @@ constexpr int32_t kMagic = 0xff271, kMismatch = kMagic + 2;
 constexpr size_t kLongestGreeting = 1024;  // bytes in all
 
 struct Greeting {
-  enum State { kUnfinished, kComplete, kMalformed };
+  enum State {
+    kUnfinished,
+    kComplete,
+    kMalformed
+  };
 
   State state = kUnfinished;
   size_t wanted = 0;    // bytes from the start: needed to read on, or, for a complete greeting, its size

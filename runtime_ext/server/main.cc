@@ -182,7 +182,8 @@ int main(int argc, char** argv) {
     Server server(ParseOptions(argc, argv));
     server.Obey(server.Run());
   } catch (const UsageError& error) {
-    std::cerr << "error: " << error.what() << "\n\n" << kUsage;
+    std::cerr << "error: " << error.what() << "\n\n"
+              << kUsage;
     return 2;
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << '\n';

@@ -8,7 +8,11 @@ namespace {
 // Numbers of TVM's protocol (tvm/rpc/base.py).
 constexpr int32_t kTrackerMagic = 0x2f271;
 constexpr char kSuccess[] = "0";
-enum Code { kPut = 3, kUpdateInfo = 5, kGetPendingMatchKeys = 7 };
+enum Code {
+  kPut = 3,
+  kUpdateInfo = 5,
+  kGetPendingMatchKeys = 7
+};
 
 constexpr std::chrono::seconds kPatience{8};    // with a client that was sent here
 constexpr std::chrono::seconds kAnswersWithin{5};  // meanwhile nobody is served

@@ -19,7 +19,11 @@ void fault_arm(uint64_t n, int variant, volatile FaultedCall *call);
 void fault_disarm(void);
 uint64_t fault_count(void);
 
-enum { STATUSES = 16, UNSAID = 100, UNUSABLE = 101 };
+enum {
+  STATUSES = 16,
+  UNSAID = 100,
+  UNUSABLE = 101
+};
 
 static int live(const char *library) {
   flexcomp_session *session;

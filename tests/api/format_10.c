@@ -11,7 +11,10 @@ struct any {
   };
 };
 
-enum { N = 64, WIDTH = 32 };
+enum {
+  N = 64,
+  WIDTH = 32
+};
 
 /* A matrix in blocks of 32 columns: y = max(x, 0) * w for `count` blocks from `first` on, which begin at w. */
 static int product(void *self, const struct any *args, int32_t count, struct any *result) {
@@ -43,7 +46,11 @@ static int sum(void *self, const struct any *args, int32_t count, struct any *re
 static const unsigned char program[] = {PROGRAM};
 static void *launch, *alloc, *release; /* set by a session, for kernels with threads and workspaces */
 static const struct flexcomp_symbol symbols[] = {
-    {SUM, (void *)&sum}, {SCALED, (void *)&scaled}, {PRODUCT, (void *)&product},
-    {"flexcomp_alloc_workspace", &alloc}, {"flexcomp_free_workspace", &release}, {"flexcomp_parallel_launch", &launch},
+    {SUM, (void *)&sum},
+    {SCALED, (void *)&scaled},
+    {PRODUCT, (void *)&product},
+    {"flexcomp_alloc_workspace", &alloc},
+    {"flexcomp_free_workspace", &release},
+    {"flexcomp_parallel_launch", &launch},
 };
 const struct flexcomp_network flexcomp_network_old = {sizeof flexcomp_network_old, "flexcomp.program.10", program, sizeof program, symbols, 6};

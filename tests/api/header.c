@@ -16,7 +16,7 @@ FLEXCOMP_NETWORK(unused);
 int main(void) {
   const int64_t end = 4096; /* as lseek gives it */
   const flexcomp_source sources[] = {
-    FLEXCOMP_FROM_DESCRIPTOR(0, end, end), FLEXCOMP_FROM_MEMORY("", end), FLEXCOMP_FROM_READER(nothing, NULL, end)};
+      FLEXCOMP_FROM_DESCRIPTOR(0, end, end), FLEXCOMP_FROM_MEMORY("", end), FLEXCOMP_FROM_READER(nothing, NULL, end)};
   const flexcomp_options options = FLEXCOMP_OPTIONS_INIT;
   const flexcomp_tensor tensor = FLEXCOMP_TENSOR(NULL, 0);
   const flexcomp_callback callback = ignore;

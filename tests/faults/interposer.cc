@@ -98,11 +98,11 @@ int posix_memalign(void** out, size_t alignment, size_t nbytes) {
 }
 
 // A call that returns -1, or something else that means failure, and sets errno.
-#define WRAP(type, call, failed, parameters, arguments, ...)                   \
-  type call parameters {                                                       \
-    static const auto next = Next<type(*) parameters>(#call);                  \
+#define WRAP(type, call, failed, parameters, arguments, ...)                       \
+  type call parameters {                                                           \
+    static const auto next = Next<type(*) parameters>(#call);                      \
     if (const int error = Fault(#call, __VA_ARGS__)) return errno = error, failed; \
-    return next arguments;                                                     \
+    return next arguments;                                                         \
   }
 
 WRAP(void*, mmap, MAP_FAILED, (void* at, size_t nbytes, int access, int flags, int fd, off_t offset),
@@ -126,15 +126,15 @@ void* mremap(void* at, size_t old_nbytes, size_t nbytes, int flags, ...) noexcep
 }
 
 // ------------------------------------------------------------------------------------------------- files
-#define WRAP_OPEN(call)                                                                   \
-  int call(const char* path, int flags, ...) {                                            \
-    static const auto next = Next<int (*)(const char*, int, mode_t)>(#call);              \
-    va_list more;                                                                         \
-    va_start(more, flags);                                                                \
-    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(more, mode_t) : 0;       \
-    va_end(more);                                                                         \
-    if (const int error = Fault(#call, EMFILE, EIO)) return errno = error, -1;            \
-    return next(path, flags, mode);                                                       \
+#define WRAP_OPEN(call)                                                             \
+  int call(const char* path, int flags, ...) {                                      \
+    static const auto next = Next<int (*)(const char*, int, mode_t)>(#call);        \
+    va_list more;                                                                   \
+    va_start(more, flags);                                                          \
+    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(more, mode_t) : 0; \
+    va_end(more);                                                                   \
+    if (const int error = Fault(#call, EMFILE, EIO)) return errno = error, -1;      \
+    return next(path, flags, mode);                                                 \
   }
 WRAP_OPEN(open)
 WRAP_OPEN(open64)

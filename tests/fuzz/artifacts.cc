@@ -110,12 +110,20 @@ bool Near(const flexcomp::Port& port, const std::string& found, const std::strin
     std::memcpy(&have, found.data() + at, sizeof(float));
     std::memcpy(&want, expected.data() + at, sizeof(float));
     largest = std::fmax(largest, std::fabs(want));
-    apart = have == want ? apart : std::isnan(have - want) ? INFINITY : std::fmax(apart, std::fabs(have - want));
+    apart = have == want              ? apart
+            : std::isnan(have - want) ? INFINITY
+                                      : std::fmax(apart, std::fabs(have - want));
   }
   return apart <= 1e-4f * largest + 1e-6f;
 }
 
-enum class Outcome { right, other, refused, failed };  // failed: an error while it ran
+// failed: an error while it ran.
+enum class Outcome {
+  right,
+  other,
+  refused,
+  failed
+};
 
 // One inference on the network's inputs. Ports that are not the network's are filled and looked at all the same.
 bool RunOnce(flexcomp::Session& session, const Network& network) {
@@ -201,6 +209,7 @@ Outcome OpenAndRun(const Network& network, const std::string& program, const std
 
 // Whether a change of this may give another answer without an error: see docs/runtime.md, "What is accepted".
 bool MayDiffer(const std::string& changed) {
+  // clang-format off
   static const std::set<std::string> kMay = {
       "arg.value",  "arg.offset",  "layer.args",  // which value, or part of one, of the same type
       "port.value", "port.type",   "type.shape", "type.code", "type.bits", "body.inputs", "body.outputs",  // of ports
@@ -208,6 +217,7 @@ bool MayDiffer(const std::string& changed) {
       // Which bytes of the file are the rows that are read.
       "arg.table", "arg.rows", "arg.block", "arg.lanes", "arg.parts", "part.at", "part.nbytes", "part.count",
   };
+  // clang-format on
   return kMay.contains(changed);
 }
 

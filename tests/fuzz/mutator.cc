@@ -47,7 +47,7 @@ uint64_t OtherNumber(const std::string& bytes, const Tree& tree, const Leaf& lea
     case 0:
       return kNotable[Below(random, std::size(kNotable))];
     case 1:
-      return old ^ uint64_t{1} << Below(random, 8 * leaf.nbytes);
+      return old ^ (uint64_t{1} << Below(random, 8 * leaf.nbytes));
     case 2:
     case 3:
       for (const Leaf& other : tree.leaves)
@@ -109,8 +109,12 @@ void Fit(std::string& bytes) {
   struct Count {
     std::string_view head, list;
   };
-  for (const Count& of : {Count{"rung.steps", "plan.steps"}, {"rung.operations", "plan.operations"}, {"rung.runs", "tape.runs"},
-                          {"rung.first_steps", "plan.first_steps"}})
+  for (const Count& of : {
+           Count{"rung.steps", "plan.steps"},
+           {"rung.operations", "plan.operations"},
+           {"rung.runs", "tape.runs"},
+           {"rung.first_steps", "plan.first_steps"},
+       })
     ForLeaves(*tree, of.head, [&](const Leaf& leaf, size_t i) {
       size_t count = 0;
       for (const List& list : tree->lists)
@@ -120,7 +124,11 @@ void Fit(std::string& bytes) {
     });
 }
 
-enum class Change { takes_out, doubles, swaps };
+enum class Change {
+  takes_out,
+  doubles,
+  swaps
+};
 
 // Takes item `i` out, doubles it at `k`, or swaps the two.
 void ChangeItems(std::string& bytes, const std::vector<size_t>& edges, Change change, size_t i, size_t k) {

@@ -7,7 +7,12 @@
 namespace fuzz {
 namespace {
 
-enum class Repeat : uint8_t { once, list, values, rungs };
+enum class Repeat : uint8_t {
+  once,
+  list,
+  values,
+  rungs
+};
 
 struct Term {
   Kind kind;

@@ -10,7 +10,18 @@
 
 namespace fuzz {
 
-enum class Kind : uint8_t { u8, u16, u32, u64, i32, i64, f64, str, literal, rule };
+enum class Kind : uint8_t {
+  u8,
+  u16,
+  u32,
+  u64,
+  i32,
+  i64,
+  f64,
+  str,
+  literal,
+  rule
+};
 
 struct Leaf {
   size_t offset, nbytes;  // of a string without its length

@@ -431,7 +431,7 @@ class Atomic {
 class Thread {
  public:
   template <typename Run>
-  explicit Thread(Run run) : number_(explore::Start("loader", *new (explore::Allocate(sizeof(Run))) Run(std::move(run)))) {}
+  explicit Thread(Run run) : number_(explore::Start("loader", *new(explore::Allocate(sizeof(Run))) Run(std::move(run)))) {}
   Thread(Thread&& other) noexcept = default;
   void join() {
     explore::Until("join", [this] { return explore::fibers[number_].done; });

@@ -273,7 +273,11 @@ void Cancel() {
   }
 }
 
-enum class Outcome { kDone, kInterrupted, kFailed };
+enum class Outcome {
+  kDone,
+  kInterrupted,
+  kFailed
+};
 
 bool Fill() {
   loader->StartFilling();
@@ -310,7 +314,9 @@ Outcome Try(bool filling) {
   }
   if (failed) loader->Abort();
   else if (!finished) loader->GiveUpLater();
-  return failed ? Outcome::kFailed : done ? Outcome::kDone : Outcome::kInterrupted;
+  return failed ? Outcome::kFailed
+         : done ? Outcome::kDone
+                : Outcome::kInterrupted;
 }
 
 void EndGivingUp() {

@@ -58,10 +58,11 @@ class Deck {
       const int after = load.ahead ? 0 : load.after;
       if (!load.none) Whole(load, load.early() ? Operation::kAnytime : after, after);
     });
-    tapes.fill = Write(rung.loads, [&](const Load& load) {
+    const auto fill = [&](const Load& load) {
       if (load.kept) Add(Operation::Kind::kRead, 0, load.number, load.read);
       if (load.pinned) Whole(load, 0, 0);
-    }, false);
+    };
+    tapes.fill = Write(rung.loads, fill, false);
     const auto steady = [&](const Load& load) {
       const int after = load.ahead ? Ahead(load.after) : load.after;
       if (load.kept) Prepare(load, after);
@@ -74,9 +75,10 @@ class Deck {
         if (load.cold >= 0) Settle(load, load_ < streamed ? Ahead(load.cold_after) : load.after);
         steady(load);
       });
-      tapes.settle = Write(rung.loads, [&](const Load& load) {
+      const auto settle = [&](const Load& load) {
         if (load.cold >= 0) Settle(load, 0);
-      }, false);
+      };
+      tapes.settle = Write(rung.loads, settle, false);
     }
     tapes.steady = Write(rung.loads, steady);
   }
@@ -106,9 +108,15 @@ class Deck {
   int Ahead(int steps) const { return steps - static_cast<int>(rung_.steps.size()) - 1; }
 
   Operation& Add(Operation::Kind kind, int after, int from, int to) {
-    return operations_[tape_].emplace_back(Operation{.kind = kind, .after = after,
-                                                     .from = uint64_t(kind == Operation::Kind::kRead ? from : At(from)) * 8, .to = uint64_t(At(to)) * 8,
-                                                     .nbytes = 8, .from_nbytes = 8, .load = uint32_t(load_)});
+    return operations_[tape_].emplace_back(Operation{
+        .kind = kind,
+        .after = after,
+        .from = uint64_t(kind == Operation::Kind::kRead ? from : At(from)) * 8,
+        .to = uint64_t(At(to)) * 8,
+        .nbytes = 8,
+        .from_nbytes = 8,
+        .load = uint32_t(load_),
+    });
   }
   void Prepare(const Load& load, int after) {
     Operation& operation = Add(Operation::Kind::kPrepare, after, load.read, load.place);

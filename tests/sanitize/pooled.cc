@@ -89,7 +89,8 @@ class Pooled {
   }
 
   void Fail(const std::string& what) {
-    std::cerr << what + "\n" << std::flush;
+    std::cerr << what + "\n"
+              << std::flush;
     failed_ = true;
   }
 

@@ -5,7 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILES = 8, ROWS = 16, BYTES = 64 };
+enum {
+  TILES = 8,
+  ROWS = 16,
+  BYTES = 64
+};
 
 static _Thread_local struct {
   int configured;

@@ -45,6 +45,7 @@ struct AccessDescription {
 };
 
 // Every call: name here, symbol in the library, parameters.
+// clang-format off
 #define FLEXCOMP_CUDA_CALLS(CALL)                                                                                        \
   CALL(Init, cuInit, (unsigned flags))                                                                                   \
   CALL(DriverGetVersion, cuDriverGetVersion, (int* version))                                                             \
@@ -98,6 +99,7 @@ struct AccessDescription {
   CALL(GraphLaunch, cuGraphLaunch, (GraphExec exec, Stream stream))                                                      \
   CALL(GraphExecDestroy, cuGraphExecDestroy, (GraphExec exec))                                                           \
   CALL(GraphDestroy, cuGraphDestroy, (Graph graph))
+// clang-format on
 
 // The calls, as the driver of this machine has them.
 class Driver {

@@ -50,7 +50,9 @@ LoadedKernel::LoadedKernel(Device& device, const DeviceKernel& kernel, const Lay
   if (refusal) {
     module_ = nullptr;
     const bool unfit = is_unfit(refusal);
-    device_.Raise(refusal, unfit ? "TargetError" : refusal.result == kOutOfMemory ? "BudgetError" : "ExecutionError");
+    device_.Raise(refusal, unfit                            ? "TargetError"
+                           : refusal.result == kOutOfMemory ? "BudgetError"
+                                                            : "ExecutionError");
   }
   try {
     Find(kernel);

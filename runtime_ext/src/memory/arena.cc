@@ -86,7 +86,8 @@ void Arena::Clear(std::byte* place, uint64_t nbytes) noexcept {
 void Arena::Move(std::span<const Carried> moves, bool sparse) noexcept {
   for (const Carried& one : moves) {
     if (one.from == one.to) continue;
-    if (sparse) MoveSparse(one); else std::memmove(base_ + one.to, base_ + one.from, one.nbytes);
+    if (sparse) MoveSparse(one);
+    else std::memmove(base_ + one.to, base_ + one.from, one.nbytes);
   }
 }
 
@@ -102,7 +103,8 @@ void Arena::MoveSparse(const Carried& one) noexcept {
     std::memmove(base_ + one.to + at, base_ + one.from + at, nbytes);
     // Whole pages of the source, but for those that now hold moved bytes.
     uint64_t low = one.from + at, high = low + nbytes;
-    if (one.to < one.from) low = std::max(low, one.to + at + nbytes); else high = std::min(high, one.to + at);
+    if (one.to < one.from) low = std::max(low, one.to + at + nbytes);
+    else high = std::min(high, one.to + at);
     DiscardWhole(low, high);
     done += nbytes;
   }

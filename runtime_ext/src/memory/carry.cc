@@ -48,7 +48,8 @@ std::vector<KeptBytes> FindKept(const PlacedRung& plan, bool prepared) {
     const auto found = by_load.find(one.load);
     if (found == by_load.end()) return;
     const bool takes = one.kind == Operation::Kind::kPrepare && one.to < rung.working && found->second.layer == kNoLayer;
-    if (takes) found->second.prepared_from = true; else by_load.erase(found);
+    if (takes) found->second.prepared_from = true;
+    else by_load.erase(found);
   });
   const auto writes_kept = [&](const Operation& one) {
     if (one.to >= rung.working) by_load.erase(one.load);

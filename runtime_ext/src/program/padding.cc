@@ -29,7 +29,9 @@ template <typename... Parts>
 json::Object Parsed(std::string_view text) {
   int depth = 0, deepest = 0;
   for (const char byte : text) {
-    depth += byte == '{' || byte == '[' ? 1 : byte == '}' || byte == ']' ? -1 : 0;
+    depth += byte == '{' || byte == '['   ? 1
+             : byte == '}' || byte == ']' ? -1
+                                          : 0;
     deepest = std::max(deepest, depth);
   }
   if (text.size() > kLongestRecord || deepest > kDeepestRecord) Malformed("it is too long");
@@ -58,7 +60,9 @@ uint16_t Narrowed(double value, int mantissa, int bias) {
 
 double Largest(DLDataType dtype) {
   if (dtype.code == kDLBfloat) return 0x1.fep127;
-  return dtype.bits == 16 ? 65504 : dtype.bits == 32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+  return dtype.bits == 16   ? 65504
+         : dtype.bits == 32 ? std::numeric_limits<float>::max()
+                            : std::numeric_limits<double>::max();
 }
 
 template <typename T>
@@ -81,7 +85,9 @@ std::optional<std::vector<std::byte>> WholeNumber(DLDataType dtype, int64_t valu
 std::vector<std::byte> ElementOf(const Port& port, const json::Value& given) {
   const DLDataType dtype = port.type.dtype;
   const auto whole = given.type_index() == ffi::TypeIndex::kTVMFFIInt ? given.try_cast<int64_t>() : std::nullopt;
-  const auto number = whole ? std::optional(static_cast<double>(*whole)) : given.type_index() == ffi::TypeIndex::kTVMFFIFloat ? given.try_cast<double>() : std::nullopt;
+  const auto number = whole                                                ? std::optional(static_cast<double>(*whole))
+                      : given.type_index() == ffi::TypeIndex::kTVMFFIFloat ? given.try_cast<double>()
+                                                                           : std::nullopt;
   if (dtype.code == kDLFloat || dtype.code == kDLBfloat) {
     if (number && std::abs(*number) <= Largest(dtype)) {
       if (dtype.bits == 64) return BytesOf(*number);

@@ -98,7 +98,7 @@ class TapeCheck {
       item.made = &program_.layers[operation.layer];
       item.first = operation.first;
       RequireOfPlan(item.source == StoredRange(*item.made, item.first, operation.count).begin, rung_, "load ", operation.load,
-              " is prepared from other weights");
+                    " is prepared from other weights");
       item.source = 0;
     }
     Clear(item, operation.after == Operation::kAnytime);
@@ -121,7 +121,7 @@ class TapeCheck {
     while (other != items_.end() && other->first < item.high) {
       const Item over = other->second;
       RequireOfPlan(!anytime && over.end <= item.begin, rung_, "bytes [", item.low, ", ", item.high, ") are in use when step ", item.begin,
-              " begins, which needs them too");
+                    " begins, which needs them too");
       RequireOfPlan(over.made == nullptr || over.low < rung_.working, rung_, "load ", item.load, " is written over weights that stay");
       RequireOfPlan(steps_ > 0 || !over.own || over.taken > 0, rung_, "load ", over.load, " is written over before it is used");
       other = items_.erase(other);
@@ -162,7 +162,7 @@ class TapeCheck {
       auto found = items_.upper_bound(at);
       const bool holds = found != items_.begin() && (--found)->second.high > at && Holds(found->second, i, weights, at);
       RequireOfPlan(holds && (weights.preparation || end <= found->second.high), rung_, "no load that step ", i,
-              " waits for brings its weights (layer ", LayerOf(i).name, ")");
+                    " waits for brings its weights (layer ", LayerOf(i).name, ")");
       found->second.end = i + 1;
       at = found->second.high;
     }

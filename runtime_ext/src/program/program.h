@@ -59,7 +59,15 @@ struct Bound {
   int64_t low, high;
 };
 
-enum class ArgKind : uint8_t { kValue = 0, kWeight = 1, kScratch = 2, kFirst = 3, kCount = 4, kRows = 5, kValid = 6 };
+enum class ArgKind : uint8_t {
+  kValue = 0,
+  kWeight = 1,
+  kScratch = 2,
+  kFirst = 3,
+  kCount = 4,
+  kRows = 5,
+  kValid = 6
+};
 
 // Elements of every row of a block of `lanes` rows: element i of row j lies at at + (i * lanes + j) * nbytes.
 struct Strided {
@@ -167,7 +175,15 @@ struct Rung {
   struct TapeRange {
     uint32_t runs_begin = 0, runs_end = 0, need_begin = 0, need_end = 0;
   };
-  enum : size_t { kFirst, kFill, kSteady, kSecond, kSettle, kTapes, kComputing = 3 };
+  enum : size_t {
+    kFirst,
+    kFill,
+    kSteady,
+    kSecond,
+    kSettle,
+    kTapes,
+    kComputing = 3
+  };
 
   uint64_t budget = 0, arena = 0, working = 0;  // as in the head
   std::pmr::vector<int64_t> value_at;  // -1: no step of the rung uses the value

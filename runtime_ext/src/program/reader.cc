@@ -22,7 +22,11 @@ constexpr uint64_t kMostTensorNbytes = uint64_t{1} << 60;
 bool IsUtf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead >> 5 == 0x6 ? 2 : lead >> 4 == 0xE ? 3 : lead >> 3 == 0x1E ? 4 : 0;
+    const size_t length = lead < 0x80         ? 1
+                          : lead >> 5 == 0x6  ? 2
+                          : lead >> 4 == 0xE  ? 3
+                          : lead >> 3 == 0x1E ? 4
+                                              : 0;
     if (length == 0 || length > text.size() - i) return false;
     uint32_t code = length == 1 ? lead : lead & (0x7Fu >> length);
     for (size_t k = 1; k < length; ++k) {
@@ -114,7 +118,19 @@ TensorType ReadType(Cursor& in) {
 }
 
 // Tags of arguments.
-enum : uint8_t { kRead, kOver, kWritten, kWeight, kScratch, kFirst, kCount, kExchanged, kRows, kInterleaved, kValid };
+enum : uint8_t {
+  kRead,
+  kOver,
+  kWritten,
+  kWeight,
+  kScratch,
+  kFirst,
+  kCount,
+  kExchanged,
+  kRows,
+  kInterleaved,
+  kValid
+};
 
 Arg ReadRows(Cursor& in, bool interleaved) {
   Arg arg{ArgKind::kRows};
@@ -142,7 +158,9 @@ Arg ReadArg(Cursor& in) {
   if (tag == kValid) return {ArgKind::kValid};
   if (tag > kValid) RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", int{tag});
   if (tag == kRows || tag == kInterleaved) return ReadRows(in, tag == kInterleaved);
-  Arg arg{tag == kWeight ? ArgKind::kWeight : tag == kScratch ? ArgKind::kScratch : ArgKind::kValue};
+  Arg arg{tag == kWeight    ? ArgKind::kWeight
+          : tag == kScratch ? ArgKind::kScratch
+                            : ArgKind::kValue};
   if (arg.kind != ArgKind::kValue) {
     arg.type = ReadType(in);
     return arg;
@@ -241,7 +259,12 @@ FirstStep ReadFirstStep(Cursor& in) {
 uint64_t ReadPages(Cursor& in) { return kPage * in.Get<uint32_t>(); }
 
 Operation ReadOperation(Cursor& in, const Program& program) {
-  enum : uint8_t { kAtItsTurn, kAnytime, kCopy, kPrepare };
+  enum : uint8_t {
+    kAtItsTurn,
+    kAnytime,
+    kCopy,
+    kPrepare
+  };
   Operation operation;
   const uint8_t kind = in.Get<uint8_t>();
   if (kind > kPrepare) Raise("ArtifactError", "the program holds an operation of a kind that this runtime does not know");

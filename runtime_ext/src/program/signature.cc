@@ -12,7 +12,10 @@ char KindOf(const Layer& layer, size_t index) {
     case ArgKind::kWeight:
       return index + 1 < layer.args.size() && layer.args[index + 1].kind == ArgKind::kFirst ? 'p' : 'r';
     default:
-      return arg.exchanged ? 'x' : arg.written > 0 ? 'w' : arg.over ? 'o' : 'r';
+      return arg.exchanged     ? 'x'
+             : arg.written > 0 ? 'w'
+             : arg.over        ? 'o'
+                               : 'r';
   }
 }
 

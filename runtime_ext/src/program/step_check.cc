@@ -108,7 +108,7 @@ class StepCheck {
         blocks = LayerOf(i).weights ? LayerOf(i).weights->blocks : 1;
       }
       RequireOfPlan(step.layer == runs_.back().layer && step.first == done, rung_, "step ", i, " comes before blocks from ", done,
-              " of layer ", program_.layers[runs_.back().layer].name);
+                    " of layer ", program_.layers[runs_.back().layer].name);
       done += step.count;
       runs_.back().end = i + 1;
     }
@@ -131,21 +131,21 @@ class StepCheck {
       const Layer& layer = program_.layers[run.layer];
       for (const Arg& arg : layer.args)
         RequireOfPlan(arg.kind != ArgKind::kValue || arg.written > 0 ||
-                    written[arg.value].Holds(arg.offset, arg.offset + arg.type.nbytes),
-                rung_, "layer ", layer.name, " reads of value ", program_.values[arg.value].name, " what no layer has written");
+                          written[arg.value].Holds(arg.offset, arg.offset + arg.type.nbytes),
+                      rung_, "layer ", layer.name, " reads of value ", program_.values[arg.value].name, " what no layer has written");
       for (const Arg& arg : layer.args) {
         RequireOfPlan(!arg.exchanged || !given[arg.value] || IsState(arg.value), rung_, "layer ", layer.name, " exchanges bytes of an input");
         if (arg.kind != ArgKind::kValue || arg.written == 0) continue;
         const double part = static_cast<double>(arg.written) / static_cast<double>(arg.type.nbytes);
         RequireOfPlan(!given[arg.value] && written[arg.value].Write(arg.offset, arg.offset + arg.type.nbytes, part), rung_, "layer ",
-                layer.name, " writes to value ", program_.values[arg.value].name, ", which is an input or complete");
+                      layer.name, " writes to value ", program_.values[arg.value].name, ", which is an input or complete");
       }
     }
     for (const Port& port : program_.outputs)
       RequireOfPlan(written[port.value].Holds(0, port.type.nbytes), rung_, "output ", port.name, " is not written");
     for (const State& state : program_.states)
       RequireOfPlan(state.exchanged() || written[state.result].Holds(0, state.type.nbytes), rung_, "what state ",
-              state.input, " becomes is not written");
+                    state.input, " becomes is not written");
   }
 
   bool IsState(uint32_t value) const { return !program_.states.empty() && program_.states.front().value == value; }

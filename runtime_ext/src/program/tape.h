@@ -14,7 +14,11 @@ struct Step {
 
 // Bytes lie at addresses of the arena, except the source of a read, which is a byte of the data section.
 struct Operation {
-  enum class Kind : uint8_t { kRead, kCopy, kPrepare };
+  enum class Kind : uint8_t {
+    kRead,
+    kCopy,
+    kPrepare
+  };
 
   static constexpr int32_t kAnytime = INT32_MIN;  // nothing uses the target of this read before its turn
 

@@ -12,7 +12,12 @@ namespace flexcomp {
 
 // Weights that lie in memory already: loads without operations, and layers that are never cold. By index; empty: none.
 struct Omitted {
-  enum : uint8_t { kNone, kAll, kReads };  // operations of a load; what stays as it is stored may be prepared all the same
+  // Operations of a load; what stays as it is stored may be prepared all the same.
+  enum : uint8_t {
+    kNone,
+    kAll,
+    kReads
+  };
   std::span<const uint8_t> loads{}, layers{};
 
   bool load(size_t index) const noexcept { return !loads.empty() && loads[index] != kNone; }

@@ -44,8 +44,8 @@ void Walk(const TensorType& whole, const TensorType& part, size_t axis, uint64_t
 }  // namespace
 
 void CopyPadded(std::byte* place, const TensorType& whole, const std::byte* from, const TensorType& part, std::span<const std::byte> value) noexcept {
-  Walk(whole, part, 0, 0, 0, [&](uint64_t at, uint64_t of, uint64_t nbytes) { std::memcpy(place + at, from + of, nbytes); },
-       [&](uint64_t at, uint64_t nbytes) { Fill(place + at, nbytes, value); });
+  const auto copy = [&](uint64_t at, uint64_t of, uint64_t nbytes) { std::memcpy(place + at, from + of, nbytes); };
+  Walk(whole, part, 0, 0, 0, copy, [&](uint64_t at, uint64_t nbytes) { Fill(place + at, nbytes, value); });
 }
 
 void CopyCut(std::byte* to, const TensorType& part, const std::byte* place, const TensorType& whole) noexcept {

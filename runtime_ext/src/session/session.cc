@@ -356,7 +356,8 @@ bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_ou
   try {
     take_inputs();
     done = trace_ ? RunSteps<true>(now().calls.calls(), stall_s) : RunSteps<false>(now().calls.calls(), stall_s);
-    if (done) give_outputs(); else TakeBack();
+    if (done) give_outputs();
+    else TakeBack();
     processor_->Finish();
     EndLoads(done);
   } catch (...) {
@@ -413,8 +414,10 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
       stall_s += SecondsSince(stalled);
       if (!loaded) return false;
     }
-    if (spares && loader_->Ready(all)) [[unlikely]] processor_->Spare(false);
-    if (call.checks != 0) [[unlikely]] RequireInside(call);
+    if (spares && loader_->Ready(all)) [[unlikely]]
+      processor_->Spare(false);
+    if (call.checks != 0) [[unlikely]]
+      RequireInside(call);
     if (call.fetch != nullptr) [[unlikely]] {
       const auto stalled = Clock::now();
       const bool fetched = FetchRows(*call.fetch);
@@ -430,7 +433,8 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
       processor_->Finish();  // which a device need not have done yet
       trace_->steps[i].end = MonotonicNs();
     }
-    if (call.exchanges) [[unlikely]] exchanged_ = i + 1;
+    if (call.exchanges) [[unlikely]]
+      exchanged_ = i + 1;
     loader_->Computed(i + 1);
   }
   return true;

@@ -272,7 +272,9 @@ bool Loader::BeginEarly(Record& record, uint32_t index) noexcept {
 bool Loader::BeginRead(Record& record, uint32_t index) noexcept {
   const Operation& read = record[index];
   const bool begun = index < early_ && read.after == Operation::kAnytime;
-  uint64_t at = begun ? read.nbytes : index == early_ ? early_at_ : 0;
+  uint64_t at = begun             ? read.nbytes
+                : index == early_ ? early_at_
+                                  : 0;
   if (index >= early_) early_ = index + 1, early_at_ = 0;
   while (at < read.nbytes && IsInUse(read))
     if (!EndOldest()) return false;

@@ -20,7 +20,11 @@ class ReadThreads final : public ReadQueue {
   int64_t Await(uint32_t slot) noexcept override;
 
  private:
-  enum State : uint32_t { kEnded, kBegun, kStopped };
+  enum State : uint32_t {
+    kEnded,
+    kBegun,
+    kStopped
+  };
   struct Reader {
     Counter state{kSpins};
     uint64_t offset = 0;

@@ -72,10 +72,10 @@ ThreadContext* GetContext() noexcept { return static_cast<ThreadContext*>(::pthr
 
 // Generated code defines these weakly and visibly; the linker takes the definition that is strong, and then the visibility
 // that is least. A library whose kernels run outside of a session, or with another library's runtime, finds its own.
-#define FLEXCOMP_BACKEND_POINTER(hidden, exported, function)                                            \
-  extern "C" {                                                                                          \
-  __attribute__((visibility("hidden"))) void* hidden = reinterpret_cast<void*>(&flexcomp::function);    \
-  extern __attribute__((visibility("default"), alias(#hidden))) void* exported;                         \
+#define FLEXCOMP_BACKEND_POINTER(hidden, exported, function)                                         \
+  extern "C" {                                                                                       \
+  __attribute__((visibility("hidden"))) void* hidden = reinterpret_cast<void*>(&flexcomp::function); \
+  extern __attribute__((visibility("default"), alias(#hidden))) void* exported;                      \
   }
 
 FLEXCOMP_BACKEND_POINTER(__TVMBackendParallelLaunch, flexcomp_parallel_launch, ParallelLaunch)

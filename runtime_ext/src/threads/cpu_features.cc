@@ -25,6 +25,7 @@ struct Feature {
   unsigned long word;  // AT_HWCAP or AT_HWCAP2
   int bit;
 };
+// clang-format off
 constexpr Feature kFeatures[] = {
 #if defined(__aarch64__)
     {"fp", AT_HWCAP, 0},       {"asimd", AT_HWCAP, 1},    {"aes", AT_HWCAP, 3},      {"crc32", AT_HWCAP, 7},
@@ -37,6 +38,7 @@ constexpr Feature kFeatures[] = {
     {"idiva", AT_HWCAP, 17},   {"vfpd32", AT_HWCAP, 19},  {"asimdhp", AT_HWCAP, 23}, {"asimddp", AT_HWCAP, 24},
 #endif
 };
+// clang-format on
 
 std::set<std::string> CpuFeatures() {
   std::set<std::string> present;

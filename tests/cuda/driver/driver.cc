@@ -22,7 +22,11 @@ int Begin(const char* name, bool in_context = true) {
 }
 
 // Waits of one kind, unlike those of all, come in the same order every time.
-enum Waiter { kCompute, kCopy, kHost };
+enum Waiter {
+  kCompute,
+  kCopy,
+  kHost
+};
 bool SkipsWait(Event* event, Waiter waiter) {
   const Settings& s = device().settings;
   const bool skips = ++device().waits[waiter] == s.skip_at && waiter == s.skip_kind;
@@ -52,8 +56,8 @@ void CopyBytes(uint64_t to, uint64_t from, size_t nbytes, bool to_device, bool f
 
 }  // namespace
 
-#define CALL(name, ...)                                    \
-  Lock lock(device().mutex);                               \
+#define CALL(name, ...)      \
+  Lock lock(device().mutex); \
   if (const int refused = Begin(name __VA_OPT__(, ) __VA_ARGS__)) return refused
 
 extern "C" {
@@ -64,7 +68,9 @@ int cuInit(unsigned) {
 }
 int cuDriverGetVersion(int* version) { return *version = device().settings.version, kSuccess; }
 int cuGetErrorName(int error, const char** name) {
-  *name = error == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : error == kIllegalAddress ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_OF_A_TEST";
+  *name = error == kOutOfMemory      ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : error == kIllegalAddress ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+                                     : "CUDA_ERROR_OF_A_TEST";
   return kSuccess;
 }
 int cuGetErrorString(int, const char** text) { return *text = "said by a test", kSuccess; }
@@ -83,7 +89,10 @@ int cuDeviceGetName(char* name, int nbytes, int) {
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   CALL("cuDeviceGetAttribute", false);
   const Settings& s = device().settings;
-  *value = attribute == 75 ? s.architecture / 10 : attribute == 76 ? s.architecture % 10 : attribute == 18 ? s.integrated : 1;
+  *value = attribute == 75   ? s.architecture / 10
+           : attribute == 76 ? s.architecture % 10
+           : attribute == 18 ? s.integrated
+                             : 1;
   return kSuccess;
 }
 int cuDevicePrimaryCtxRetain(void** context, int) {

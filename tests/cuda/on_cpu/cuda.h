@@ -20,7 +20,9 @@ using uint = unsigned;
 using uchar = unsigned char;
 using ushort = unsigned short;
 using half = _Float16;
-struct nv_bfloat16 { ushort bits; };  // of which only pointers are used
+struct nv_bfloat16 {
+  ushort bits;
+};  // of which only pointers are used
 
 #define CUDART_INF_F __builtin_inff()
 #define CUDART_NAN_F __builtin_nanf("")
@@ -28,17 +30,19 @@ struct nv_bfloat16 { ushort bits; };  // of which only pointers are used
 #define CUDART_NAN __builtin_nan("")
 
 // Vectors that are loaded and stored at once, and so must be aligned.
-#define ON_CPU_VECTORS(type)                                                         \
-  struct alignas(2 * sizeof(type)) type##2 { type x, y; };                           \
-  struct alignas(4 * sizeof(type)) type##4 { type x, y, z, w; };                     \
-  inline type##2 make_##type##2(type x, type y) { return {x, y}; }                   \
+#define ON_CPU_VECTORS(type)                                       \
+  struct alignas(2 * sizeof(type)) type##2 { type x, y; };         \
+  struct alignas(4 * sizeof(type)) type##4 { type x, y, z, w; };   \
+  inline type##2 make_##type##2(type x, type y) { return {x, y}; } \
   inline type##4 make_##type##4(type x, type y, type z, type w) { return {x, y, z, w}; }
 ON_CPU_VECTORS(float)
 ON_CPU_VECTORS(int)
 ON_CPU_VECTORS(uint)
 ON_CPU_VECTORS(ushort)
 // Of 32 bytes, which are loaded as two of 16.
-struct alignas(16) ulonglong4 { unsigned long long x, y, z, w; };
+struct alignas(16) ulonglong4 {
+  unsigned long long x, y, z, w;
+};
 inline ulonglong4 make_ulonglong4(uint64_t x, uint64_t y, uint64_t z, uint64_t w) { return {x, y, z, w}; }
 
 // Of integers; those of floats would treat NaN otherwise than CPUs do, and generated code has none.
@@ -50,11 +54,11 @@ inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 // Functions that `schedules/cuda/instructions.py` names.
 inline int signed_byte(unsigned word, int number) { return int8_t(word >> 8 * number); }
 inline void* kept_pointer(void* place) { return place; }
-#define ON_CPU_FETCH(nbytes)                                                                 \
-  template <int beyond>                                                                      \
-  void fetch_##nbytes(void* to, const void* from, int at, int is_outside) {                  \
-    const char* place = static_cast<const char*>(from) + (ptrdiff_t(at) + beyond) * nbytes;  \
-    on_cpu::Grid::current_grid->Fetch(to, place, nbytes, is_outside);                        \
+#define ON_CPU_FETCH(nbytes)                                                                \
+  template <int beyond>                                                                     \
+  void fetch_##nbytes(void* to, const void* from, int at, int is_outside) {                 \
+    const char* place = static_cast<const char*>(from) + (ptrdiff_t(at) + beyond) * nbytes; \
+    on_cpu::Grid::current_grid->Fetch(to, place, nbytes, is_outside);                       \
   }
 ON_CPU_FETCH(4)
 ON_CPU_FETCH(8)

@@ -82,7 +82,12 @@ struct Fragments {
 };
 
 struct Fiber {
-  enum class State { kReady, kAtBarrier, kInWarp, kDone };
+  enum class State {
+    kReady,
+    kAtBarrier,
+    kInWarp,
+    kDone
+  };
   std::unique_ptr<Coroutine> coroutine;
   Dim index;
   State state = State::kReady;
