@@ -348,7 +348,8 @@ class _Fitter(Writer):
         axis = next((a.i for a in node.attribute if a.name == "axis"), -1) % rank
         if kind == "MatMul":  # places of the right operand may be those of the result
             left = self.known.shapes(node.input[0])
-            return (left is not None and len(left[0]) - 1 not in self.known.growing(node.input[0])) or node.input[0] in self.hidden
+            mixes = left is None or len(left[0]) - 1 in self.known.growing(node.input[0])
+            return not mixes or node.input[0] in self.hidden
         if kind == "Softmax":
             return axes == [axis] == [rank - 1]
         if kind == "ReduceSum":
