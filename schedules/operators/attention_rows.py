@@ -24,7 +24,7 @@ _PRODUCT, _SCORE, _WIDENED = 1.1, 60.0, 3.0
 
 def takes(spec: AttentionSpec, unit: VectorUnit) -> bool:
     """Whether there are so few queries that lanes would be empty."""
-    return 2 * spec.queries <= unit.width and not spec.positions
+    return spec.queries < unit.width and not spec.positions
 
 
 @dataclass(frozen=True)

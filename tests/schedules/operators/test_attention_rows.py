@@ -98,8 +98,8 @@ def test_all_threads_have_heads():
 
 
 def test_queries_that_fill_lanes_are_in_lanes():
-    assert takes(dense(1, 2, 8, 64, 64, 64), ONE_THREAD) and not takes(dense(1, 2, 9, 64, 64, 64), ONE_THREAD)
-    assert not takes(dense(1, 2, 3, 64, 64, 64), VectorUnit(4, 32))
+    assert takes(dense(1, 2, 15, 64, 64, 64), ONE_THREAD) and not takes(dense(1, 2, 16, 64, 64, 64), ONE_THREAD)
+    assert takes(dense(1, 2, 3, 64, 64, 64), VectorUnit(4, 32)) and not takes(dense(1, 2, 4, 64, 64, 64), VectorUnit(4, 32))
 
 
 def test_scratch_of_one_query_is_that_of_its_scores():
