@@ -34,5 +34,14 @@ def test_innermost_loops_and_what_they_do():
     assert (last.fmas, last.loads, last.stores, last.spills) == (1, 1, 1, 2)
 
 
+def test_products_by_the_width_of_their_factors():
+    body = "fmla v16.{0}, v0.{0}, v2.{1}[0]"
+    for name, line, products in (
+        ("fmla", body.format("4s", "s"), 4), ("fmla", body.format("8h", "h"), 8), ("sdot", "sdot v5.4s, v1.16b, v2.4b[1]", 16),
+    ):  # fmt: skip
+        (loop,) = loops(f".LBB0_1:\n\t{line}\n\tfmadd s1, s2, s3, s1\n\tb.ne\t.LBB0_1\n")
+        assert (loop.fmas, loop.products, loop.scalar_fmas) == (1, products, 1), name
+
+
 def test_code_without_loops():
     assert list(loops("kernel:\n\tb\t.LBB0_1\n.LBB0_1:\n\tret\n")) == []

@@ -12,7 +12,8 @@ from functools import cached_property
 _LABEL = re.compile(r"([.\w$]+):")
 _BRANCH = re.compile(r"(?:b|b\.\w+|bc\.\w+|cbn?z|tbn?z)\s+(?:.*,\s*)?([.\w$]+)$")
 _FMA = re.compile(r"(?:fmla|fmadd)\b")
-_VECTOR_FMA = re.compile(r"fmla\s+v\d+\.(4s|8h)")
+_VECTOR_FMA = re.compile(r"(fmla|sdot)\s+v\d+\.(4s|8h)")
+_PRODUCTS = {"fmla 4s": 4, "fmla 8h": 8, "sdot 4s": 16}
 _STACK = re.compile(r"(?:ld|st)\w*\s.*\[sp\b")
 _WIDENING = re.compile(r"(?:fcvtl|shll|[su]shll|[su]xtl|[su]cvtf)2?\b")
 _VECTOR_STORE = re.compile(r"st(p)?(?:ur|r)?\s+q")
@@ -31,19 +32,19 @@ class Loop:
 
     @cached_property
     def fmas(self) -> int:
-        """Fused multiply-adds of four floats or eight halves."""
+        """Fused multiply-adds of four floats or eight halves, and dot products of sixteen bytes."""
         return sum(bool(_VECTOR_FMA.match(line)) for line in self.instructions)
 
     @cached_property
     def products(self) -> int:
         """Of those multiply-adds."""
         found = (_VECTOR_FMA.match(line) for line in self.instructions)
-        return sum({"4s": 4, "8h": 8}[match[1]] for match in found if match)
+        return sum(_PRODUCTS[f"{match[1]} {match[2]}"] for match in found if match)
 
     @cached_property
     def scalar_fmas(self) -> int:
         """Multiply-adds that do not fill a register."""
-        return sum(bool(_FMA.match(line)) for line in self.instructions) - self.fmas
+        return sum(bool(_FMA.match(line) and not _VECTOR_FMA.match(line)) for line in self.instructions)
 
     @cached_property
     def loads(self) -> int:

@@ -1,6 +1,6 @@
 """Kernels for ARM cores, judged without one: the built inner loops, through llvm-mca.
 
-    python -m benchmarks.lab.arm.mca [--preset NAME …] [--weights TYPE | --arithmetic float16]
+    python -m benchmarks.lab.arm.mca [--preset NAME …] [--weights TYPE | --arithmetic float16 | --arithmetic int8]
 
 Every kernel family is compiled for presets whose cores LLVM has a model of. Of a kernel's innermost loops the one
 that the full register tile runs in is taken: the one with the most multiply-adds that writes no memory. Its
@@ -8,7 +8,8 @@ multiply-adds are counted against what the core can start; llvm-mca says how man
 load being a hit of the first-level cache. The exit status is 1 if a kernel falls short of `SHARE`, or if a product's
 loop touches the stack. With narrow weights an iteration also takes its part of the loop that widens them, and the exit
 status is 1 if a tile of seven rows and more falls below NARROW_SHARE of its float32 rate. With float16 it is 1 if a product
-falls below HALF_RATE of the products that the layer's float32 kernel does. Nothing here says how long a layer takes on a device.
+falls below HALF_RATE of the products that the layer's float32 kernel does; with int8, of quantised networks, if it falls below
+the float16 kernel's. Nothing here says how long a layer takes on a device.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ import tvm
 
 from benchmarks.lab.arm.assembly import Loop, cycles, find_llvm_mca, loops
 from benchmarks.results import Results, Table, json_option
-from flexcomp.compiler.known import ARITHMETICS
 from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device.target import resolve_target, with_arithmetic
 from flexcomp.schedules import widened
@@ -113,7 +113,7 @@ class Result:
     core: Core
     loop: Loop
     cycles: float  # of an iteration, with widening its weights
-    float32: Result | None = None  # the same with weights that are not widened
+    float32: Result | None = None  # the same with wider numbers: of bytes in float16, else weights that are not widened
 
     @property
     def share(self) -> float:
@@ -126,6 +126,11 @@ class Result:
         return self.loop.products == 8 * self.loop.fmas
 
     @property
+    def is_bytes(self) -> bool:
+        """Whether numbers have 8 bits."""
+        return self.loop.products == 16 * self.loop.fmas
+
+    @property
     def rate(self) -> float:
         """Products in a cycle."""
         return self.loop.products / self.cycles
@@ -134,6 +139,8 @@ class Result:
     def wanted(self) -> float | None:
         """The share to reach; None for products of a vector, which wait for weights from memory."""
         family = self.candidate.family
+        if self.is_bytes:
+            return self.float32.rate / (16 * self.core.fmas)
         if self.is_half:
             return HALF_RATE / 2 * self.float32.share if family == "direct" else None
         if self.float32:
@@ -151,7 +158,7 @@ class Result:
         """The reasons for which the kernel falls short."""
         if self.wanted is not None and self.share < self.wanted:
             return f"{self.share:.1%} of the multiply-adds, less than {self.wanted:.0%}"
-        if self.loop.spills and self.candidate.family != "depthwise" and not self.is_half:
+        if self.loop.spills and self.candidate.family != "depthwise" and not self.is_half and not self.is_bytes:
             return f"{self.loop.spills} accesses to the stack in the inner loop"
         return None
 
@@ -176,7 +183,7 @@ def measure(layer: str, spec: ConvSpec | MatmulSpec, wanted: str, preset: str, m
 def _tiles_widened_for(candidate: Candidate, spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> int:
     """Tiles that weights are widened for once; 0 for weights widened in registers or not at all."""
     tile = candidate.tile
-    if not candidate.panel or not candidate.panel.narrow:
+    if not candidate.panel or not candidate.panel.narrow or candidate.panel.packs:
         return 0
     if candidate.family == "depthwise" and widens_on_stack(spec, unit.width):
         parts = ChannelEmitter(spec, spec, tile, unit.width, unit.threads).parts
@@ -217,6 +224,11 @@ def measure_all(presets: list[str], weights: str, arithmetic: str, mca: str) -> 
                     wide = measure(layer, spec, wanted, preset, mca)
                     half = replace(spec, dtype="float16", weights="float16")
                     yield replace(measure(layer, half, wanted, preset, mca), float32=wide)
+            elif arithmetic == "int8":
+                whole = replace(spec, weights="int8", integers=True) if wanted == "direct" else None
+                if whole and any(c.family == "integer" for c in candidates(whole, resolve_target(preset).vector_unit)):
+                    half = measure(layer, replace(spec, dtype="float16", weights="float16"), wanted, preset, mca)
+                    yield replace(measure(layer, whole, "integer", preset, mca), float32=half)
             elif weights == "float32":
                 yield measure(layer, spec, wanted, preset, mca)
             elif wanted in _FAMILIES_WITH_NARROW_WEIGHTS:
@@ -244,7 +256,7 @@ def main() -> int:
     """The command line; 1 if something falls short, 2 without llvm-mca."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", action="append", choices=list({**CORES, **WITH_HALF}), help="only these (default: all)")
-    parser.add_argument("--arithmetic", choices=ARITHMETICS, default="float32", help="what is multiplied")
+    parser.add_argument("--arithmetic", choices=("float32", "float16", "int8"), default="float32", help="what is multiplied")
     parser.add_argument("--weights", choices=list(WEIGHT_DTYPES), default="float32", help="the type of the weights")
     json_option(parser, "mca")
     arguments = parser.parse_args()
@@ -252,8 +264,10 @@ def main() -> int:
     if mca is None:
         print("error: llvm-mca of LLVM 17 or later is missing; on Debian: apt-get install llvm-19", file=sys.stderr)
         return 2
-    written, table, results = Results.begin("benchmarks.lab.arm.mca"), Table(COLUMNS), []
-    presets = arguments.preset or list(WITH_HALF if arguments.arithmetic == "float16" else CORES)
+    columns = {("of float16's" if arguments.arithmetic == "int8" and name == "of float32's" else name): form
+               for name, form in COLUMNS.items()}  # fmt: skip
+    written, table, results = Results.begin("benchmarks.lab.arm.mca"), Table(columns), []
+    presets = arguments.preset or list(WITH_HALF if arguments.arithmetic in ("float16", "int8") else CORES)
     for result in measure_all(presets, arguments.weights, arguments.arithmetic, mca):
         results.append(result)
         add_row(table, result)
