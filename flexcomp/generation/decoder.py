@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -48,8 +48,9 @@ class Decoder:
         if len(outputs) > 1 and LOGITS not in outputs:
             raise InputError(f"none of the outputs {', '.join(outputs)} is named {LOGITS!r}: {_WAY_OUT}")
         self._logits = LOGITS if LOGITS in outputs else outputs[0]
-        self._ports = {self._taken(shape): shape.inputs for shape in session.shapes}
-        self._sizes = sorted(self._ports)  # numbers of tokens that are taken at once
+        self._inputs = {self._taken(shape): _Inputs(shape.inputs, self._ids, self.encoded) for shape in session.shapes}
+        self._sizes = sorted(self._inputs)  # numbers of tokens that are taken at once
+        self.least = self._sizes[0]
         self.vocabulary = session.outputs[outputs.index(self._logits)].shape[-1]
         # With logits of all tokens, the last tokens of a chunk may be none.
         self._gives_all = all(self._given(shape) == self._taken(shape) for shape in session.shapes)
@@ -110,13 +111,14 @@ class Decoder:
         made = self.pair.encode(source)
         return {name: array for name, array in made.items() if name in self.encoded}
 
-    def turn_to(self, owner: Owner, sequence: Sequence[int], encoded: Mapping[str, np.ndarray] | None = None) -> None:
-        """Have the caches hold as many of the first tokens of `sequence` as are known, for a reply, and what an encoder made for
-        it. Others' caches are saved.
+    def turn_to(self, owner: Owner, context: Sequence[int], encoded: Mapping[str, np.ndarray] | None = None) -> None:
+        """Have the caches hold as many of the first tokens of `context` as are known, but for the last one, whose logits are
+        needed; and what an encoder made for the reply. Others' caches are saved.
         """
         session = self.session
         if owner is self._owner:
             return
+        sequence = context[:-1]
         if self.encoded:
             self._owner, self.tokens, self._from_encoder = None, [], encoded or {}
             session.set_state({
@@ -162,7 +164,8 @@ class Decoder:
         size = self._size(max(len(rest), least))
         piece = rest[:size]
         began = time.perf_counter()
-        found = self.session.run(dict(self._inputs(piece, size)))[self._logits].reshape(-1, self.vocabulary)
+        given = self._inputs[size].of(piece, len(self.tokens), self._from_encoder)
+        found = self.session.run(given)[self._logits].reshape(-1, self.vocabulary)
         self.pace.note(size, self.size, time.perf_counter() - began)
         self.size = size
         self.tokens += piece[: len(piece) - len(drafts)]
@@ -173,11 +176,6 @@ class Decoder:
     def accept(self, drafts: Sequence[int]) -> None:
         """Keep what the last inference computed of its first drafts."""
         self.tokens += drafts
-
-    @property
-    def least(self) -> int:
-        """The fewest tokens that are taken at once."""
-        return self._sizes[0]
 
     @property
     def most(self) -> int:
@@ -209,16 +207,28 @@ class Decoder:
             raise InputError(f"no shape of the library ({sizes} tokens at once) fits {count} tokens: build one for 1, too")
         return whole[-1]
 
-    def _inputs(self, piece: Sequence[int], size: int) -> Iterator[tuple[str, np.ndarray]]:
-        begin = len(self.tokens)
-        places = np.arange(begin, begin + size)
-        for port in self._ports[size]:
-            if port.name == self._ids:
-                value = np.array([*piece, *[0] * (size - len(piece))])
-            elif port.name in self.encoded:
-                value = self._from_encoder[port.name]
-            elif port.name in MASKS:
-                value = np.arange(self.capacity) < begin + size
-            else:
-                value = places if port.name in PLACES or port.shape[-1:] == (size,) else places[:1]
-            yield port.name, value.astype(port.array_dtype).reshape(port.shape)
+
+class _Inputs:
+    """Of inferences of one shape: arrays that the next one has, too, for a session reads them in `run` alone."""
+
+    def __init__(self, ports: Sequence[TensorInfo], ids: str, encoded: Collection[str]) -> None:
+        """`ids` is the name of the tokens, and `encoded` are those of what an encoder makes."""
+        own = {port.name: np.zeros(port.shape, port.array_dtype) for port in ports if port.name not in encoded}
+        self._own, flat = own, {name: array.reshape(-1) for name, array in own.items()}
+        self._ids, self._masks = flat.pop(ids), [flat.pop(name) for name in list(flat) if name in MASKS]
+        self._places = [(one, np.arange(len(one))) for one in flat.values()]  # of all new tokens, or of the first
+        self._encoded = [port for port in ports if port.name in encoded]
+
+    def of(self, piece: Sequence[int], begin: int, encoded: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """For the tokens `piece`, the first of which comes to the place `begin`; places after the last are none's."""
+        count, end = len(piece), begin + len(self._ids)
+        self._ids[:count], self._ids[count:] = piece, 0
+        for mask in self._masks:
+            mask[:end], mask[end:] = 1, 0
+        for places, steps in self._places:
+            np.add(steps, begin, out=places, casting="unsafe")
+        if not self._encoded:
+            return self._own
+        return self._own | {
+            port.name: np.ascontiguousarray(encoded[port.name], port.array_dtype).reshape(port.shape) for port in self._encoded
+        }

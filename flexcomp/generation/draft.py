@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,7 +59,6 @@ class Drafting:
 
     def __init__(self, decoder: Decoder, owner: Owner, sampler: Sampler, vocabulary: int) -> None:
         """`sampler` draws the reply's tokens, from `vocabulary` of them."""
-        self.spent_s = 0.0
         self._decoder, self._owner, self._sampler, self._vocabulary = decoder, owner, sampler, vocabulary
         self._sequence: Sequence[int] = ()
         self._context: Sequence[int] = ()
@@ -80,14 +78,11 @@ class Drafting:
         self._sequence, self._context = sequence, context
         if not self._fits(context):
             return 0
-        began = time.perf_counter()
-        is_ready = self._is_ready(context)
-        self.spent_s += time.perf_counter() - began
-        return min(count, self._decoder.capacity - len(context) + 1) if is_ready else 0
+        return min(count, self._decoder.capacity - len(context) + 1) if self._is_ready(context) else 0
 
     def propose(self, count: int) -> list[int]:
         """The tokens that the draft draws, an inference each."""
-        began, found = time.perf_counter(), []
+        found: list[int] = []
         sampler, sequence, context = self._sampler.ahead(), [*self._sequence], [*self._context]
         while len(found) < count:
             if (rows := self._decoder.advance(context)) is None:
@@ -98,7 +93,6 @@ class Drafting:
                 raise ExecutionError(f"the draft: {error}") from None
             for one in (found, sequence, context):
                 one.append(token)
-        self.spent_s += time.perf_counter() - began
         return found
 
     def _fits(self, context: Sequence[int]) -> bool:
@@ -108,7 +102,7 @@ class Drafting:
     def _is_ready(self, context: Sequence[int]) -> bool:
         """Whether an inference takes what is left of a text; otherwise one takes a part of it."""
         decoder, before = self._decoder, context[:-1]  # the last one's logits are needed
-        decoder.turn_to(self._owner, before)
+        decoder.turn_to(self._owner, context)
         decoder.forget(self._owner, before)
         if len(context) - len(decoder.tokens) <= decoder.most:
             return True

@@ -68,7 +68,7 @@ class Reply(Iterator[int]):
             self._encoded, self._source = self._decoder.encode(self._source), None
         if len(self._context) > self._decoder.capacity:
             self._slide()
-        self._decoder.turn_to(self, self._context[:-1], self._encoded)  # the last one's logits are needed
+        self._decoder.turn_to(self, self._context, self._encoded)
         if is_first:
             self.reused_tokens = len(self._decoder.tokens)
         left = len(self._context) - len(self._decoder.tokens)

@@ -11,9 +11,9 @@ _LENGTHS = (3, 2)  # of the last tokens that are looked up, the longest first
 
 
 class PromptLookup:
-    """A text that grows, and the places where its last tokens were there before. A `Proposer` that takes no time."""
+    """A text that grows, and the places where its last tokens were there before. A `Proposer`."""
 
-    token_s = spent_s = 0.0
+    token_s = 0.0
 
     def __init__(self) -> None:
         self._text = array("i")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from statistics import median
 
 _KEPT = 5  # times, of which the median counts: one inference may have been disturbed
@@ -15,15 +15,19 @@ class Pace:
     def __init__(self) -> None:
         self._times: dict[tuple[int, bool], deque[float]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._plan: Hashable = None
-        self.last_s: float | None = None  # of inferences like the last one; None before the second
+        self._last: Sequence[float] = ()  # times of inferences like the last one
+
+    @property
+    def last_s(self) -> float | None:
+        """What inferences like the last one take; None before the second."""
+        return median(self._last) if self._last else None
 
     def note(self, size: int, before: int, seconds: float) -> None:
         """An inference in the shape for `size` tokens took so long, after one for `before`; 0: the first one."""
-        self.last_s = None
+        self._last = ()
         if before:
-            times = self._times[size, size != before]
+            self._last = times = self._times[size, size != before]
             times.append(seconds)
-            self.last_s = median(times)
 
     def seconds(self, size: int, changed: bool = False) -> float | None:
         """What an inference takes; None if that is not known."""

@@ -1,15 +1,17 @@
 """Whether an inference takes proposed tokens along: while they save more than they take, by measured times.
 
-Proposals are looked up in the text, or made by a draft model. An inference in a shape for several tokens takes hardly longer than
-one for a single token where reading weights binds. What proposals take more is paid by those that were right, and by 3 % of all
-inferences. The unit is the measured time of an inference for one token; times that were not measured yet are the plan's. Without
-being asked, an inference takes proposals along only in shapes that take hardly longer: by the plan where it says that storage
-binds, by times measured in prompts otherwise. Those that the caller asked for may lose a few inferences first.
+Proposals are looked up in the text, or made by a draft model. An inference in a shape for several tokens takes hardly longer
+than one for a single token where reading weights binds. What proposals take more is paid by those that were right, and by 2 %
+of all inferences; until it is paid nothing is looked up or decided, which takes long beside a tiny decoder's inference. The
+unit is the measured time of an inference for one token; times that were not measured yet are the plan's. Without being asked,
+an inference takes proposals along only in shapes that take hardly longer: by the plan where it says that storage binds, by
+times measured in prompts otherwise. Those that the caller asked for may lose a few inferences first.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -17,7 +19,7 @@ from flexcomp.generation.decoder import Decoder
 from flexcomp.runtime import RungInfo
 
 _HARDLY = 0.5  # of an inference for one token: what one with drafts may take more
-_LOST = 0.03  # of inferences without drafts: what drafts may lose in all
+_LOST = 0.02  # of inferences without drafts: what drafts may lose in all
 _SAVED = 1.0  # inferences saved that count: drafts that were right long ago do not pay for wrong ones
 _TRIED = 8.0  # inferences that drafts may lose where they were asked for
 _ENOUGH = 8  # tokens at once: a larger shape is rarely filled with right ones
@@ -33,8 +35,6 @@ class Proposer(Protocol):
     @property
     def token_s(self) -> float | None:
         """Seconds that a proposed token takes; None if that is not known."""
-
-    spent_s: float  # on proposals so far
 
     def read(self, context: Sequence[int]) -> None:
         """Prepare for a prompt, of which the decoder takes a part now."""
@@ -54,6 +54,7 @@ class Account:
         self.decoder, self.wanted = decoder, wanted
         self._most = _TRIED if wanted else _SAVED  # inferences that may be ahead
         self.lost = -_TRIED if wanted else 0.0  # inferences, less what may be lost
+        self.enough = -_CHANGE  # with so little lost another shape than that for one token may be entered, and left again
         self.is_entered = False  # whether drafts, and no prompt, brought the decoder into the shape that it is in
         self._right, self._tested = _RIGHT, _TESTED
         self._asked = 0
@@ -83,6 +84,7 @@ class Account:
         if self._asked % _ASKED == 0:
             self._rungs = self.decoder.rungs()
             self.decoder.pace.follow(tuple(rung.predicted_ms for rung in self._rungs.values()))
+            self.enough = -self.changes(self.decoder.least, 1.0)
         self._asked += 1
         return self._rungs
 
@@ -109,16 +111,23 @@ class Account:
     def note(self, before: int, spent_s: float, proposed: int, right: int) -> None:
         """After one in the shape for `before` tokens, an inference gave 1 + `right`; the proposals took so long."""
         least, size = self.decoder.least, self.decoder.size
+        # Times of inferences are medians, and that of a decision is bounded: other programs may have run meanwhile.
+        lost = min(self.units(spent_s), _TRIED) if spent_s else 0.0
+        if before == size == least and not proposed:  # as most are
+            self.is_entered = False
+            self.lost = max(self.lost + lost - _LOST, 2 * self.enough - self._most)
+            return
         took = self.units(self.decoder.pace.last_s)
-        if before != least and size == least and not self.is_entered:
-            took = 1.0  # as without drafts: the prompt's shape is left in any case
+        if before != least and size == least:
+            self.enough = -self.changes(least, 1.0)
+            if not self.is_entered:
+                took = 1.0  # as without drafts: the prompt's shape is left in any case
         self.is_entered = size != least and (self.is_entered or before == least)
         if proposed:
             self._right = _MEMORY * self._right + right
             self._tested = _MEMORY * self._tested + min(right + 1, proposed)
         if took:
-            self.lost += took + self.units(spent_s) - (1 + right) * (1 + _LOST)
-            self.lost = max(self.lost, -self._most - 2 * self.changes(least, 1.0))
+            self.lost = max(self.lost + took + lost - (1 + right) * (1 + _LOST), 2 * self.enough - self._most)
 
 
 class Speculation:
@@ -127,27 +136,37 @@ class Speculation:
     def __init__(self, account: Account, proposer: Proposer) -> None:
         self.proposed = self.accepted = 0
         self._account, self._proposer = account, proposer
-        self._before, self._spent_s = 0, 0.0  # the size of the inference before the next one; what proposals took until then
+        self._before, self._spent_s = 0, 0.0  # the size of the inference before the next one; what deciding on that took
 
     def next(self, sequence: Sequence[int], context: Sequence[int], left: int, most: int) -> tuple[int, list[int]]:
         """For the next inference of a reply of `most` more tokens, of whose `context` `left` are not taken: the size of its
         shape, at least, and drafts.
         """
-        account, decoder = self._account, self._account.decoder
-        self._before, self._spent_s = (decoder.size if left == 1 else 0), self._proposer.spent_s
-        if account.wanted is False or account.lost > 0 or most < 2:
+        account = self._account
+        self._before, self._spent_s = (account.decoder.size if left == 1 else 0), 0.0
+        if account.wanted is False or most < 2:
+            return 1, []
+        if account.lost > (account.enough if self._before == account.decoder.least else 0.0):
             return 1, []
         if left != 1:
             self._proposer.read(context)
             return 1, []
-        if self._before == decoder.least and account.lost + account.changes(decoder.least, 1.0) > 0:
-            return 1, []  # there is not even enough for leaving another shape again
+        began = time.perf_counter()
+        found = self._decided(sequence, context, most)
+        self._spent_s = time.perf_counter() - began
+        return found
+
+    def _decided(self, sequence: Sequence[int], context: Sequence[int], most: int) -> tuple[int, list[int]]:
+        """As `next`, of a context of which one token is not taken."""
+        account, decoder = self._account, self._account.decoder
         sizes = decoder.sizes_for_drafts()
         sizes = [size for size in sizes if size <= next((one for one in sizes if one >= _ENOUGH), _ENOUGH)]
-        count = self._proposer.most(sequence, context, min(most, sizes[-1]) - 1) if sizes else 0
+        if not (times := account.times(sizes)):
+            return 1, []
+        count = self._proposer.most(sequence, context, min(most, max(times)) - 1)
         if not count and self._before == decoder.least:
             return 1, []
-        size, chosen = self._choice(account.times(sizes), count)
+        size, chosen = self._choice(times, count)
         return size, self._proposer.propose(chosen) if chosen else []
 
     def _choice(self, times: Mapping[int, float], count: int) -> tuple[int, int]:
@@ -157,10 +176,10 @@ class Speculation:
         """
         account, least, best, found = self._account, self._account.decoder.least, 0.0, (1, 0)
         leaving = account.changes(least, 1.0) if self._before == least else 0.0
-        for size, time in times.items():
-            more = leaving + (account.changes(size, time) if size != self._before else 0.0)
+        for size, took in times.items():
+            more = leaving + (account.changes(size, took) if size != self._before else 0.0)
             for drafts in range(min(count, 1), min(count, size - 1) + 1):
-                whole = time + drafts * account.units(self._proposer.token_s)
+                whole = took + drafts * account.units(self._proposer.token_s)
                 rate = account.expected(drafts) / whole
                 if (drafts or size == self._before) and account.lost + whole - 1 + more <= 0 and rate > best:
                     best, found = rate, (size, drafts)
@@ -168,7 +187,9 @@ class Speculation:
 
     def count(self, proposed: int, right: int) -> None:
         """Note an inference that gave a token, and how many drafts were right."""
-        self.proposed += proposed
-        self.accepted += right
-        if self._account.wanted is not False and self._before:
-            self._account.note(self._before, self._proposer.spent_s - self._spent_s, proposed, right)
+        account = self._account
+        if account.wanted is not False:
+            self.proposed += proposed
+            self.accepted += right
+            if self._before:
+                account.note(self._before, self._spent_s, proposed, right)

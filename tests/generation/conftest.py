@@ -16,7 +16,7 @@ def library(decoder_library):
 @pytest.fixture
 def even_pace(monkeypatch):
     """All inferences take equally long, however long they take."""
-    monkeypatch.setattr(Pace, "note", lambda self, size, before, seconds: setattr(self, "last_s", 1.0 if before else None))
+    monkeypatch.setattr(Pace, "note", lambda self, size, before, seconds: setattr(self, "_last", [1.0] if before else []))
     monkeypatch.setattr(Pace, "seconds", lambda self, size, changed=False: 1.0)
 
 

@@ -162,7 +162,7 @@ def test_a_draft_that_is_wrong_ends(cost):
     proposer = drafting(small)
     wanted = list(Reply(Account(plain, False), [0, 1, 2, 3], 600, frozenset(), GREEDY))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flexcomp.generation.draft.time.perf_counter", lambda: clock[0] + small.time)
+        patch.setattr("flexcomp.generation.speculation.time.perf_counter", lambda: clock[0] + small.time)
         reply = Reply(Account(tried, True), [0, 1, 2, 3], 600, frozenset(), GREEDY, draft=proposer)
         assert list(reply) == wanted and reply.speculation.proposed
         assert tried.time + small.time - plain.time <= 8 + 8 * cost + 3 + 0.03 * 600
@@ -179,7 +179,7 @@ def test_few_drafts_where_few_are_right():
     tried = Decoder(lambda text: np.eye(4)[(text[-1] + 1 + (len(text) % 2)) % 4], (1.0, 1.0))
     small = DraftDecoder(lambda text: np.eye(4)[(text[-1] + 1) % 4], (0.3, 0.3))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flexcomp.generation.draft.time.perf_counter", lambda: small.time)
+        patch.setattr("flexcomp.generation.speculation.time.perf_counter", lambda: small.time)
         reply = Reply(Account(tried, True), [0, 1], 200, frozenset(), GREEDY, draft=drafting(small))
         list(reply)
     rounds = 200 - len(reply.tokens) + reply.passes

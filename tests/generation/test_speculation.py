@@ -241,6 +241,29 @@ def test_what_was_lost_counts_in_later_replies():
     assert tried.time - plain.time <= 8 + 1.2 + 2 + 0.03 * 40 * 30
 
 
+@pytest.mark.parametrize("wanted", [None, True])
+def test_looking_up_takes_its_part_of_what_may_be_lost(monkeypatch, wanted):
+    """Half an inference each time: without proposals that are right it is left alone for a while."""
+    clock, most, asked = [0.0], PromptLookup.most, []
+
+    def slow(self, sequence, context, count):
+        clock[0] += 0.5
+        asked.append(count)
+        return min(most(self, sequence, context, count), 0)
+
+    monkeypatch.setattr(PromptLookup, "most", slow)
+    monkeypatch.setattr("flexcomp.generation.speculation.time.perf_counter", lambda: clock[0])
+    reply_of(measured(Decoder(random_pairs)), [0, 1, 2, 3], 600, GREEDY, wanted)
+    assert len(asked) > 5 and 0.5 * len(asked) <= 8 + 2 + 0.02 * 600
+
+
+def test_a_decision_while_others_ran_is_no_loss_for_ever():
+    account = Account(measured(Decoder(random_pairs)), None)
+    account.decoder.size = 1
+    account.note(1, 1e6, 0, 0)
+    assert 0 < account.lost <= 8
+
+
 def test_times_of_another_plan_are_forgotten():
     pace = Pace()
     for seconds in (5.0, 1.0, 1.0, 9.0):
