@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from flexcomp.generation.grammar import Constraint, Grammar
 
 _LEAST_LOGPROB = -9999.0  # of a token that is impossible: JSON has no infinity
 _FIRST = 256  # tokens that mostly hold as much as top_p asks for
+_FEW = 4096  # tokens that are drawn from at once
+_LIKELY = 1e-5  # of the likeliest token's probability: less likely ones are drawn together
+_OTHERS = -1  # in the place of a token: those
+_arrays = threading.local()  # of a vocabulary: new memory for each draw would take longer than computing
 _GOLDEN, _ALL = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
@@ -86,6 +91,8 @@ class Sampler:
         self._never_first = np.array(sorted({*never, *never_first}), np.int64)
         self._key = int(np.random.SeedSequence(sampling.seed).generate_state(1, np.uint64)[0])
         self._drawn = 0
+        penalties = sampling.repetition_penalty != 1, sampling.presence_penalty, sampling.frequency_penalty
+        self._is_penalised = any(penalties)
 
     def ahead(self) -> Sampler:
         """Draws as this one will from now on, without its grammar, of logits of another decoder.
@@ -99,17 +106,32 @@ class Sampler:
 
     def draw(self, logits: np.ndarray, earlier: Sequence[int]) -> int:
         """The next token, by logits [vocabulary]; `earlier` are the tokens before it. Raises ExecutionError."""
-        if np.isnan(logits).any() or np.isposinf(logits).any():
+        if not logits.max() < np.inf:  # not a number is the largest
             raise ExecutionError("the decoder's logits are no numbers: look at its weights, and at narrower types among them")
         if self._constraint is not None:
             logits = np.where(self._constraint.allowed(), logits, -np.inf)
         logits = self._without(logits, self._never if self._drawn else self._never_first)
-        tokens, parts = self.distribution(logits, earlier)
         self._drawn += 1
-        if len(tokens) == 1:
-            return int(tokens[0])
-        # The first of arrivals whose rates are the probabilities: each token's depends on the draw and on the token alone.
-        return int(tokens[np.argmax(parts / -np.log(_uniform(self._key, self._drawn, tokens)))])
+        if not (self.sampling.temperature or self._is_penalised):
+            return int(logits.argmax())
+        tokens, parts = self._remaining(logits, earlier)
+        if tokens is None and len(parts) <= _FEW:
+            tokens = np.arange(len(parts))
+        if tokens is not None:
+            return int(tokens[self._first_of(tokens, parts)]) if len(tokens) > 1 else int(tokens[0])
+        # Few tokens hold nearly all of the probability; which of the others it is is asked if one of those comes first.
+        is_likely = parts > _LIKELY * parts.max()
+        likely = np.flatnonzero(is_likely)
+        others = max(parts.sum() - parts[likely].sum(), 0.0)
+        first = self._first_of(np.append(likely, _OTHERS), np.append(parts[likely], others))
+        if first < len(likely):
+            return int(likely[first])
+        unlikely = np.flatnonzero(~is_likely)
+        return int(unlikely[self._first_of(unlikely, parts[unlikely])])
+
+    def _first_of(self, tokens: np.ndarray, parts: np.ndarray) -> int:
+        """Which comes first, of arrivals with these rates: each one's time depends on the draw and on the token alone."""
+        return int(np.argmax(parts / -np.log(_uniform(self._key, self._drawn, tokens))))
 
     def _without(self, logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Logits by which none of these tokens is drawn."""
@@ -125,11 +147,14 @@ class Sampler:
         """Of a token by logits [vocabulary], if that is to be noted: before penalties and filters."""
         if (count := self.sampling.logprobs) is None:
             return None
-        scores = logits.astype(np.float64)
-        scores -= scores.max()
-        scores = np.maximum(scores - np.log(np.exp(scores).sum()), _LEAST_LOGPROB)
-        likeliest = np.argsort(-scores, kind="stable")[:count] if count else []
-        return Chance(float(scores[token]), tuple((int(one), float(scores[one])) for one in likeliest))
+        scores, parts = _doubles(len(logits))
+        np.subtract(logits, logits.max(), out=scores)
+        total = math.log(np.exp(scores, out=parts).sum())
+
+        def logprob(one: int) -> float:
+            return max(float(scores[one]) - total, _LEAST_LOGPROB)
+
+        return Chance(logprob(token), tuple((int(one), logprob(one)) for one in (_largest(scores, count) if count else ())))
 
     def completes(self, token: int) -> bool:
         """Note a token that was drawn; whether it completes a text of the grammar after which nothing may come."""
@@ -137,31 +162,52 @@ class Sampler:
 
     def distribution(self, logits: np.ndarray, earlier: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """The tokens that remain, in any order, and their probabilities."""
+        tokens, parts = self._remaining(logits, earlier)
+        return (np.arange(len(parts)) if tokens is None else tokens), parts.copy()
+
+    def _remaining(self, logits: np.ndarray, earlier: Sequence[int]) -> tuple[np.ndarray | None, np.ndarray]:
+        """The same, until the next draw in this thread; None for all tokens."""
         asked = self.sampling
-        scores = self._penalised(logits.astype(np.float64), earlier)
+        scores, parts = _doubles(len(logits))
+        np.copyto(scores, logits)
+        if self._is_penalised:
+            self._penalise(scores, earlier)
         if not asked.temperature:
             return np.array([scores.argmax()]), np.ones(1)
-        scores /= asked.temperature
-        tokens = _largest(scores, asked.top_k) if asked.top_k else np.arange(len(scores))
-        parts = _softmax(scores[tokens])
+        if asked.temperature != 1:
+            scores /= asked.temperature
+        tokens = None
+        if asked.top_k:
+            tokens = _largest(scores, asked.top_k)
+            parts = _softmax(scores[tokens])
+        else:
+            np.exp(np.subtract(scores, scores.max(), out=parts), out=parts)
+            parts /= parts.sum()
         if asked.top_p < 1:  # as many as hold so much, the one that crosses the bound included
             kept = _holding(parts, asked.top_p)
-            tokens, parts = tokens[kept], _softmax(scores[tokens[kept]])
+            tokens = kept if tokens is None else tokens[kept]
+            parts = _softmax(scores[tokens])
         if asked.min_p:
-            kept = parts >= asked.min_p * parts.max()
-            tokens, parts = tokens[kept], _softmax(scores[tokens[kept]])
+            kept = np.flatnonzero(parts >= asked.min_p * parts.max())
+            tokens = kept if tokens is None else tokens[kept]
+            parts = _softmax(scores[tokens])
         return tokens, parts
 
-    def _penalised(self, scores: np.ndarray, earlier: Sequence[int]) -> np.ndarray:
+    def _penalise(self, scores: np.ndarray, earlier: Sequence[int]) -> None:
         asked = self.sampling
-        if asked.repetition_penalty == 1 and not asked.presence_penalty and not asked.frequency_penalty:
-            return scores
         seen, counts = np.unique(np.asarray(earlier, np.int64), return_counts=True)
         if asked.repetition_penalty != 1:
             factor = asked.repetition_penalty
             scores[seen] = np.where(scores[seen] > 0, scores[seen] / factor, scores[seen] * factor)
         scores[seen] -= asked.presence_penalty + asked.frequency_penalty * counts
-        return scores
+
+
+def _doubles(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two arrays of the thread, which the next call gives again."""
+    found = getattr(_arrays, "found", None)
+    if found is None or found.shape[1] < count:
+        _arrays.found = found = np.empty((2, count))
+    return found[0, :count], found[1, :count]
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:

@@ -1,9 +1,11 @@
 """Draws have the distribution that is asked for."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from scipy.special import chdtri
 
 from flexcomp.errors import ExecutionError, InputError
 from flexcomp.generation.sampling import Sampler, Sampling
@@ -74,6 +76,34 @@ def test_top_p_of_many_tokens(top_p, width):
     count = int(np.searchsorted(np.cumsum(exact[order]), top_p)) + 1
     assert sorted(tokens) == sorted(order[:count]) and parts.sum() == pytest.approx(1)
     assert parts == pytest.approx(exact[tokens] / exact[tokens].sum())
+
+
+def test_of_many_tokens_unlikely_ones_are_drawn_as_often_as_they_should_be():
+    """Each takes a hundred-thousandth of the probability at most, and all of them a third."""
+    logits = np.random.default_rng(4).normal(-3.52, 0.05, 200_000).astype("float32")
+    likely = [7, 70_000, 199_999]
+    logits[likely] = 8.5, 8.3, 8.0
+    exact = np.exp(logits.astype("float64"))
+    sampler, bins = Sampler(Sampling(temperature=1.0, seed=1)), np.linspace(0, len(logits), 4)
+    draws = [sampler.draw(logits, []) for _ in range(600)]
+    found = [draws.count(one) for one in likely]
+    found += np.histogram([one for one in draws if one not in likely], bins)[0].tolist()
+    parts = [exact[one] for one in likely]
+    exact[likely] = 0
+    parts = np.array([*parts, *(exact[int(a) : int(b)].sum() for a, b in pairwise(bins))])
+    expected = len(draws) * parts / parts.sum()
+    assert expected[3:].sum() > 100 and ((found - expected) ** 2 / expected).sum() < chdtri(5, 1e-3)
+
+
+def test_chances_of_many_tokens():
+    logits = np.random.default_rng(2).normal(0, 3, 20_000).astype("float32")
+    logits[5] = -math.inf
+    exact = logits.astype("float64") - np.log(np.exp(logits.astype("float64")).sum())
+    chance = Sampler(Sampling(logprobs=5)).chance(logits, 17)
+    assert chance.logprob == pytest.approx(exact[17])
+    assert [token for token, _ in chance.likeliest] == np.argsort(-exact)[:5].tolist()
+    assert [one for _, one in chance.likeliest] == pytest.approx(np.sort(exact)[:-6:-1])
+    assert Sampler(Sampling(logprobs=0)).chance(logits, 5) == (-9999.0, ())
 
 
 def test_of_equal_tokens_the_first_are_among_the_largest():
