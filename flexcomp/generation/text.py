@@ -53,9 +53,10 @@ class Text:
         return self.reply_to_tokens(begin, max_tokens, **options, source=features)
 
     def require_chat(self) -> None:
-        """Raise InputError for an encoder-decoder."""
+        """Raise InputError for an encoder-decoder, or without a chat template."""
         if self.generator.decoder.pair is not None:
             raise InputError("an encoder-decoder makes one text of another, and has no conversations: give a prompt")
+        self.tokenizer.chat_template()
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], max_tokens: int | None = None, *, stop: Collection[str] = (),

@@ -79,7 +79,7 @@ class FolderTokenizer:
         """The prompt that the folder's template makes of messages. Raises InputError if none does."""
         names = {key: self._special(key) for key in self.settings if key.endswith("_token")}
         if self._chat_template is None:
-            self._chat_template = ChatTemplate(self._template())
+            self._chat_template = ChatTemplate(self.chat_template())
         try:
             return self._chat_template.conversation(messages, names)
         except InputError as error:
@@ -90,7 +90,8 @@ class FolderTokenizer:
         if self._chat_template is not None:
             self._chat_template.close()
 
-    def _template(self) -> str:
+    def chat_template(self) -> str:
+        """The text of the folder's template. Raises InputError if there is none."""
         path = self.folder / TEMPLATE
         found = _read(path) if path.is_file() else self.settings.get("chat_template")
         if isinstance(found, list):  # several with names

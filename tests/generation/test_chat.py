@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import sys
 import time
@@ -88,6 +89,12 @@ def test_a_chat_goes_on_after_an_interrupt(library):
 def test_options_that_miss_others(library, args, reason):
     done = calls.call("generate", library, *args)
     assert done.returncode == 2 and reason in done.stderr
+
+
+def test_a_chat_without_a_template_is_refused_before_a_message(library, tmp_path):
+    shutil.copy(library.parent / "tokenizer.json", tmp_path)
+    done = calls.call("generate", library, "--chat", "--tokenizer", tmp_path)
+    assert done.returncode == 2 and "has no chat template (chat_template.jinja)" in done.stderr
 
 
 def test_a_message_without_room_is_no_part_of_the_chat(library, monkeypatch, capsys):
