@@ -60,27 +60,37 @@ def _language(service: Service, name: str) -> LanguageModel:
 
 
 class _Said:
-    """What a reply's thread says, for a coroutine."""
+    """What a reply's thread says, for a coroutine: of one that waits for its client, all that was said meanwhile is one piece."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._pieces: asyncio.Queue[tuple[str, int, Exception | None, bool]] = asyncio.Queue()  # of as many as there are tokens
+        self._text, self._count = "", 0
+        self._error: Exception | None = None
+        self._ended, self._more = False, asyncio.Event()
         self.is_sent = False  # whether the server has the whole answer
 
     def say(self, turn: Turn, piece: str, error: Exception | None) -> None:
         """Called in the thread."""
         with suppress(RuntimeError):  # the loop is closed: the server has ended
-            said = piece, len(turn.reply.reply.tokens), error, turn.reply.ended
-            self._loop.call_soon_threadsafe(self._pieces.put_nowait, said)
+            self._loop.call_soon_threadsafe(self._take, piece, len(turn.reply.reply.tokens), error, turn.reply.ended)
+
+    def _take(self, piece: str, count: int, error: Exception | None, ended: bool) -> None:
+        self._text += piece
+        self._count, self._error, self._ended = count, error, ended
+        self._more.set()
 
     async def pieces(self) -> AsyncIterator[tuple[str, int]]:
         """All, to the end of the reply, each with the number of tokens so far. Raises the reply's error."""
         ended = False
         while not ended:
-            piece, count, error, ended = await self._pieces.get()
+            await self._more.wait()
+            self._more.clear()
+            text, error, ended = self._text, self._error, self._ended
+            self._text = ""
+            if text or error is None:
+                yield text, self._count
             if error is not None:
                 raise error
-            yield piece, count
 
 
 class Completions:

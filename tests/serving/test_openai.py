@@ -345,6 +345,26 @@ def test_a_client_that_never_reads_holds_nobody(service):
     assert len(finishes) == 3 and {*finishes} <= {"cancelled", "length"}  # some replies end before their client's time is up
 
 
+def test_what_a_client_has_not_taken_is_one_piece(service, alone):
+    """Of so many tokens each as a message of its own, waiting clients would hold more than what their requests count for."""
+    body = json.dumps({"prompt": "the cat", "stream": True, "max_tokens": 500, **GREEDY}).encode()
+    turns, messages = service.languages["chat"].turns, []
+
+    async def reading():
+        return body
+
+    async def sending(message) -> None:
+        while message["type"] == "http.response.body" and turns._turns:
+            await asyncio.sleep(0.001)
+
+    asked = ask(make_app(service), "/v1/completions", len(body), reading, messages=messages, sending=sending)
+    assert asyncio.run(asyncio.wait_for(asked, 60)) == 200
+    said = b"".join(one.get("body", b"") for one in messages).decode().split("\n\n")
+    parts = [json.loads(one.removeprefix("data: ")) for one in said if one and not one.endswith("[DONE]")]
+    assert "".join(one["choices"][0]["text"] for one in parts) == "".join(alone.reply("the cat", 500))
+    assert len(parts) <= 5
+
+
 def test_a_draft_in_the_same_budget(decoder_library, draft_library, alone):
     """Replies are those without; /metrics tells the memory of both, and tokens."""
     wanted = ["".join(alone.reply(prompt, 30)) for prompt in ("the cat", "cat cat", "ab")]
