@@ -31,7 +31,8 @@ def closing_lines(programs: Sequence[Program], library: Path, budget: Budget, he
     if library.suffix == ".o":
         following = [f"next: cc program.c {name} $(pkg-config --cflags --libs flexcomp-static)"]
     elif len(programs) > 1:
-        following = [f"next: flexcomp inspect {name}  for the other {len(programs) - 1} shapes, which are smaller"]
+        others = f"{len(programs) - 1} shapes, which are" if len(programs) > 2 else "shape, which is"
+        following = [f"next: flexcomp inspect {name}  for the other {others} smaller"]
     else:
         command = f"run {name} --budget {_typed(program, budget)}" if here else f"package {name} -o for-device.tar.gz"
         following = [f"next: flexcomp {command}", f"      flexcomp inspect {name}  for layers, kernels and all budgets"]
