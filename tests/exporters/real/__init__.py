@@ -1,0 +1,1 @@
+"""Decoders that the exporters themselves write, from configurations with random weights."""

@@ -1,0 +1,134 @@
+"""Writes exports, in an environment of the exporters: `python write.py FOLDER EXPORTER MODEL`.
+
+The environment has torch, transformers, optimum-onnx, onnxscript and onnxruntime-genai; nothing of flexcomp is imported.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers.cache_utils import DynamicCache, StaticCache
+
+VOCABULARY, WIDTH, LAYERS, HEADS, SHARED, CAPACITY = 320, 128, 2, 4, 2, 256
+STATIC = 96  # places of a StaticCache
+_GAIN = 4.0  # of random matrices, so that tokens differ
+_ALL = {
+    "vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+    "num_key_value_heads": SHARED, "intermediate_size": 2 * WIDTH, "max_position_embeddings": CAPACITY, "bos_token_id": 1,
+    "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+_GPT = {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": CAPACITY}
+_NARROW = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16}
+_SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+CONFIGURATIONS = {
+    "bloom": ("Bloom", {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS}),
+    "falcon": ("Falcon", {key: _ALL[key] for key in list(_ALL)[:4]}),
+    "gemma2": ("Gemma2", {**_ALL, **_NARROW, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}),
+    "gemma3": ("Gemma3Text", {**_ALL, **_NARROW, "layer_types": ["sliding_attention", "full_attention"]}),
+    "gpt2": ("GPT2", _GPT),
+    "gptj": ("GPTJ", {**_GPT, "rotary_dim": 16}),
+    "gptneox": ("GPTNeoX", {key: value for key, value in _ALL.items() if key != "num_key_value_heads"}),
+    "granite": ("Granite", _ALL),
+    "llama3": ("Llama", {**_ALL, "rope_theta": 5e5}),
+    "llama31": ("Llama", {**_ALL, "rope_scaling": {**_SCALED, "original_max_position_embeddings": 64}}),
+    "mistral": ("Mistral", {**_ALL, "sliding_window": 16}),
+    "olmo2": ("Olmo2", _ALL),
+    "opt": ("OPT", {**_ALL, "ffn_dim": 2 * WIDTH, "word_embed_proj_dim": WIDTH}),
+    "phi": ("Phi", _ALL),
+    "phi3": ("Phi3", {**_ALL, "original_max_position_embeddings": CAPACITY}),
+    "qwen25": ("Qwen2", {**_ALL, "tie_word_embeddings": True}),
+    "qwen3": ("Qwen3", {**_ALL, "head_dim": 48}),
+    "smollm": ("Llama", {**_ALL, "tie_word_embeddings": True}),
+    "stablelm": ("StableLm", _ALL),
+}  # fmt: skip
+
+
+def write_model(folder: Path, name: str) -> None:
+    """A model with random weights and a tokenizer of bytes, as transformers saves both."""
+    kind, options = CONFIGURATIONS[name]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(getattr(transformers, f"{kind}Config")(**options)).eval()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if parameter.dim() > 1 and "embed" not in key and "wte" not in key:
+                parameter.mul_(_GAIN)
+    model.save_pretrained(folder)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<pad>", "<s>", "</s>", *letters, *(f"<extra{i}>" for i in range(VOCABULARY - 3 - len(letters)))]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
+
+
+class _WithCaches(torch.nn.Module):
+    """A model whose inputs and outputs are the keys and values of each layer: growing ones, or of a fixed capacity."""
+
+    def __init__(self, model: torch.nn.Module, capacity: int | None) -> None:
+        super().__init__()
+        self.model, self.capacity = model, capacity
+
+    def forward(self, input_ids, places, past):
+        cache = DynamicCache() if self.capacity is None else StaticCache(config=self.model.config, max_cache_len=self.capacity)
+        for i, (keys, values) in enumerate(past):
+            if self.capacity is None:
+                cache.update(keys, values, i)
+            else:
+                cache.layers[i].lazy_initialization(keys)
+                cache.layers[i].keys, cache.layers[i].values = keys, values
+        given = {"input_ids": input_ids, "past_key_values": cache, "use_cache": True, "position_ids": places[None]}
+        made = self.model(**given, **({} if self.capacity is None else {"cache_position": places}))
+        return made.logits, *(one for layer in cache.layers for one in (layer.keys, layer.values))
+
+
+def write_by_torch(model: Path, folder: Path, capacity: int | None) -> None:
+    """By torch's exporter, over a DynamicCache, or a StaticCache of a capacity."""
+    loaded = AutoModelForCausalLM.from_pretrained(model).eval()
+    config = loaded.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    depth = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    rows, new = capacity or 6, 3
+    names = [f"past_key_values.{i}.{part}" for i in range(config.num_hidden_layers) for part in ("key", "value")]
+    past = [(torch.zeros(1, heads, rows, depth), torch.zeros(1, heads, rows, depth)) for _ in range(config.num_hidden_layers)]
+    any_extent = torch.export.Dim.DYNAMIC
+    grows = {} if capacity else {2: any_extent}
+    program = torch.onnx.export(
+        _WithCaches(loaded, capacity), (torch.ones(1, new, dtype=torch.long), torch.arange(6, 6 + new), past), dynamo=True,
+        dynamic_shapes=({1: any_extent}, {0: any_extent}, [(grows, grows) for _ in past]), verbose=False,
+        input_names=["input_ids", "cache_position", *names],
+        output_names=["logits", *(name.replace("past_key_values", "present") for name in names)],
+    )  # fmt: skip
+    folder.mkdir(parents=True)
+    program.save(str(folder / "model.onnx"))
+    for path in model.glob("*.json"):
+        (folder / path.name).write_bytes(path.read_bytes())
+
+
+def main() -> None:
+    """Write one export."""
+    folder, exporter, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    model = folder / "models" / name
+    if not model.exists():
+        write_model(model, name)
+    made = folder / f"{exporter}-{name}"
+    programs = Path(sys.executable).parent
+    match exporter.split("-"):
+        case ["optimum"]:
+            command = [programs / "optimum-cli", "export", "onnx", "--model", model, "--task", "text-generation-with-past", made]
+            subprocess.run(command, check=True)
+        case ["genai", kind]:
+            command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", model, "-o", made, "-p", kind, "-e", "cpu"]
+            subprocess.run([*command, "-c", folder / "cache"], check=True)
+        case ["torch", "dynamic"]:
+            write_by_torch(model, made, None)
+        case ["torch", "static"]:
+            write_by_torch(model, made, STATIC)
+
+
+if __name__ == "__main__":
+    main()
