@@ -6,8 +6,8 @@
 
 By default all exporters write all models of `write.py`; an export that is there is taken as it is. Compared are 64 greedy tokens
 after a prompt that is taken in chunks, with everything resident, 25 and 10 % of what lies above the smallest budget, and in that.
-Products in 4 bits are computed by ONNX Runtime without rounding activations. An exporter that cannot write a model is named; the
-exit status is 1 if tokens differ or a model is refused.
+Products in 4 bits are computed by ONNX Runtime without rounding activations. An exporter that cannot write a model, or writes
+one that ONNX Runtime cannot run, is named; the exit status is 1 if tokens differ or a model is refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 import flexcomp
 from flexcomp.compiler import read_model_folder
@@ -33,7 +34,25 @@ MODELS = (
     "phi", "phi3", "qwen25", "qwen3", "smollm", "stablelm",
 )  # fmt: skip
 TOKENS, CONTEXT, CHUNK = 64, 96, 16
+_ORT_ERRORS = (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException)
 BUDGETS = (1.0, 0.25, 0.1, 0.0)  # of everything resident, less the smallest
+
+
+class _Unwritten(Exception):
+    """An exporter's own failure."""
+
+
+def _last(text: str) -> str:
+    """The last line that says something."""
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def write(tools: Path, folder: Path, exporter: str, model: str) -> None:
+    """Let an exporter write a model into a folder. Raises _Unwritten."""
+    command = [tools / "bin/python", WRITE, folder, exporter, model]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        raise _Unwritten(f"not written: {_last(done.stdout)}")
 
 
 def wanted(path: Path, prompt: Sequence[int]) -> tuple[list[int], float]:
@@ -75,9 +94,12 @@ def build(folder: Path, library: Path) -> None:
 
 
 def compare(folder: Path, library: Path) -> str:
-    """What became of an export: empty if all tokens are right."""
+    """What became of an export: empty if all tokens are right. Raises _Unwritten where ONNX Runtime cannot run it."""
     prompt = np.random.default_rng(3).integers(3, 256, 21).tolist()
-    tokens, least = wanted(folder / "model.onnx", prompt)
+    try:
+        tokens, least = wanted(folder / "model.onnx", prompt)
+    except _ORT_ERRORS as error:
+        raise _Unwritten(f"not run by ONNX Runtime: {_last(str(error))}") from None
     build(folder, library)
     ends = []
     for name in ("min", "all"):
@@ -105,15 +127,14 @@ def main() -> int:
     for export in args.exports or [f"{exporter}-{model}" for model in MODELS for exporter in EXPORTERS]:
         exporter, _, model = export.rpartition("-")
         folder = args.folder / export
-        if not (folder / "model.onnx").exists():
-            command = [args.tools / "bin/python", WRITE, args.folder, exporter, model]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-            if done.returncode:
-                unwritten.append(export)
-                print(f"{export}: not written: {done.stdout.strip().splitlines()[-1]}", flush=True)
-                continue
         try:
+            if not (folder / "model.onnx").exists():
+                write(args.tools, args.folder, exporter, model)
             reason = compare(folder, folder / "library" / "decoder.so")
+        except _Unwritten as error:
+            unwritten.append(export)
+            print(f"{export}: {error}", flush=True)
+            continue
         except FlexcompError as error:
             reason = str(error)
         if reason:

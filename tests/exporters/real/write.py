@@ -24,10 +24,11 @@ _ALL = {
     "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 _GPT = {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": CAPACITY}
+_UNTIED = {"tie_word_embeddings": False}
 _NARROW = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16}
 _SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 CONFIGURATIONS = {
-    "bloom": ("Bloom", {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS}),
+    "bloom": ("Bloom", {**{key: _GPT[key] for key in ("vocab_size", "n_layer", "n_head")}, "hidden_size": WIDTH, **_UNTIED}),
     "falcon": ("Falcon", {key: _ALL[key] for key in list(_ALL)[:4]}),
     "gemma2": ("Gemma2", {**_ALL, **_NARROW, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}),
     "gemma3": ("Gemma3Text", {**_ALL, **_NARROW, "layer_types": ["sliding_attention", "full_attention"]}),
@@ -66,47 +67,71 @@ def write_model(folder: Path, name: str) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
 
 
-class _WithCaches(torch.nn.Module):
-    """A model whose inputs and outputs are the keys and values of each layer: growing ones, or of a fixed capacity."""
+class _Growing(torch.nn.Module):
+    """A model whose inputs and outputs are the keys and values of each layer, in a DynamicCache."""
 
-    def __init__(self, model: torch.nn.Module, capacity: int | None) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        self.model, self.capacity = model, capacity
+        self.model = model
 
-    def forward(self, input_ids, places, past):
-        cache = DynamicCache() if self.capacity is None else StaticCache(config=self.model.config, max_cache_len=self.capacity)
+    def forward(self, input_ids, attention_mask, position_ids, past):
+        cache = DynamicCache()
         for i, (keys, values) in enumerate(past):
-            if self.capacity is None:
-                cache.update(keys, values, i)
-            else:
-                cache.layers[i].lazy_initialization(keys)
-                cache.layers[i].keys, cache.layers[i].values = keys, values
-        given = {"input_ids": input_ids, "past_key_values": cache, "use_cache": True, "position_ids": places[None]}
-        made = self.model(**given, **({} if self.capacity is None else {"cache_position": places}))
+            cache.update(keys, values, i)
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        made = self.model(**given, past_key_values=cache, use_cache=True)
         return made.logits, *(one for layer in cache.layers for one in (layer.keys, layer.values))
 
 
-def write_by_torch(model: Path, folder: Path, capacity: int | None) -> None:
-    """By torch's exporter, over a DynamicCache, or a StaticCache of a capacity."""
+class _Static(torch.nn.Module):
+    """The same, in a StaticCache."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, cache_position, past):
+        cache = StaticCache(config=self.model.config, max_cache_len=STATIC)
+        for layer, (keys, values) in zip(cache.layers, past, strict=True):
+            layer.lazy_initialization(keys)
+            layer.keys, layer.values = keys, values
+        given = {"input_ids": input_ids, "cache_position": cache_position, "position_ids": cache_position[None]}
+        made = self.model(**given, past_key_values=cache, use_cache=True)
+        return made.logits, *(one for layer in cache.layers for one in (layer.keys, layer.values))
+
+
+def write_by_torch(model: Path, folder: Path, is_static: bool) -> None:
+    """By torch's exporter, over a StaticCache or a DynamicCache."""
     loaded = AutoModelForCausalLM.from_pretrained(model).eval()
     config = loaded.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     depth = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rows, new = capacity or 6, 3
+    rows, new, any_extent = STATIC if is_static else 6, 3, torch.export.Dim.DYNAMIC
     names = [f"past_key_values.{i}.{part}" for i in range(config.num_hidden_layers) for part in ("key", "value")]
     past = [(torch.zeros(1, heads, rows, depth), torch.zeros(1, heads, rows, depth)) for _ in range(config.num_hidden_layers)]
-    any_extent = torch.export.Dim.DYNAMIC
-    grows = {} if capacity else {2: any_extent}
+    ids, places = torch.ones(1, new, dtype=torch.long), torch.arange(6, 6 + new)
+    if is_static:
+        given = {"input_ids": (ids, {1: any_extent}), "cache_position": (places, {0: any_extent})}
+    else:
+        mask = torch.ones(1, rows + new, dtype=torch.long)
+        given = {"input_ids": (ids, {1: any_extent}), "attention_mask": (mask, {1: any_extent})}
+        given["position_ids"] = (places[None], {1: any_extent})
+    grows = {} if is_static else {2: any_extent}
     program = torch.onnx.export(
-        _WithCaches(loaded, capacity), (torch.ones(1, new, dtype=torch.long), torch.arange(6, 6 + new), past), dynamo=True,
-        dynamic_shapes=({1: any_extent}, {0: any_extent}, [(grows, grows) for _ in past]), verbose=False,
-        input_names=["input_ids", "cache_position", *names],
-        output_names=["logits", *(name.replace("past_key_values", "present") for name in names)],
+        (_Static if is_static else _Growing)(loaded).eval(), (*(one for one, _ in given.values()), past), dynamo=True,
+        dynamic_shapes=(*(extents for _, extents in given.values()), [(grows, grows) for _ in past]), verbose=False,
+        input_names=[*given, *names], output_names=["logits", *(name.replace("past_key_values", "present") for name in names)],
     )  # fmt: skip
     folder.mkdir(parents=True)
     program.save(str(folder / "model.onnx"))
     for path in model.glob("*.json"):
         (folder / path.name).write_bytes(path.read_bytes())
+
+
+def _run(command: list[str | Path]) -> None:
+    """Run an exporter's command, and end with its status if it fails."""
+    if status := subprocess.run(command, check=False).returncode:
+        sys.exit(status)
 
 
 def main() -> None:
@@ -120,14 +145,14 @@ def main() -> None:
     match exporter.split("-"):
         case ["optimum"]:
             command = [programs / "optimum-cli", "export", "onnx", "--model", model, "--task", "text-generation-with-past", made]
-            subprocess.run(command, check=True)
+            _run(command)
         case ["genai", kind]:
             command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", model, "-o", made, "-p", kind, "-e", "cpu"]
-            subprocess.run([*command, "-c", folder / "cache"], check=True)
+            _run([*command, "-c", folder / "cache"])
         case ["torch", "dynamic"]:
-            write_by_torch(model, made, None)
+            write_by_torch(model, made, is_static=False)
         case ["torch", "static"]:
-            write_by_torch(model, made, STATIC)
+            write_by_torch(model, made, is_static=True)
 
 
 if __name__ == "__main__":
