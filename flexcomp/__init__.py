@@ -6,8 +6,7 @@
     outputs = session.run({"x": x})
 
     build, Artifact   compile a model for a target and a budget
-    load, Session     run a compiled network
-    Pool              several networks under one budget
+    load, Session     run a compiled network; Pool: several under one budget
     Generator         tokens of a language model, chosen by a Sampling
     CustomOperator    an operator that flexcomp lacks: its results' types (Tensor), its kernel in TVMScript or in C (CKernel)
     tune              measure kernels on a device, for later builds
