@@ -34,7 +34,7 @@ from flexcomp.profiling import cannot_measure, measure_storage
 
 from .kernel_rates import VARYING, measure_kernels
 
-STEP = 1.15  # figures are powers of this
+STEP = 1.05  # figures are powers of this: what least times of two probes differ by, so that builds repeat
 MOST_FILES = 64
 # What is measured: other measurements are not remembered as that.
 _WHAT = "loader, kernels of four families at 14×14 pixels, memory and caches of one thread and all"
@@ -131,7 +131,7 @@ def _measured(folder: Path, target: CompileTarget) -> tuple[DeviceProfile, float
 def _remembered(folder: Path, target: CompileTarget) -> Path:
     """Of this machine, this file system and this target."""
     system = os.statvfs(folder)
-    key = (_WHAT, platform.node(), os.stat(folder).st_dev, system.f_fsid, system.f_blocks, str(target))
+    key = (_WHAT, STEP, platform.node(), os.stat(folder).st_dev, system.f_fsid, system.f_blocks, str(target))
     return trusted_folder("storage") / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
 
 
