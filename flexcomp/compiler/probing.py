@@ -34,7 +34,7 @@ from flexcomp.profiling import cannot_measure, measure_storage
 
 from .kernel_rates import VARYING, measure_kernels
 
-STEP = 1.05  # figures are powers of this: what least times of two probes differ by, so that builds repeat
+STEP = 1.05  # figures are powers of this, by which least times of two probes hardly differ: builds repeat
 MOST_FILES = 64
 # What is measured: other measurements are not remembered as that.
 _WHAT = "loader, kernels of four families at 14×14 pixels, memory and caches of one thread and all"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,7 +73,7 @@ def fold_constants(model: onnx.ModelProto, allowance: Allowance) -> None:
             break
 
 
-def _fold(model: onnx.ModelProto, allowance: Allowance, indices: Collection[str] = ()) -> Known:
+def _fold(model: onnx.ModelProto, allowance: Allowance, indices: Set[str] = frozenset()) -> Known:
     """One pass over the graph: all types before it, and what was folded, of `indices` larger ones, too."""
     types = static_types(infer(model))
     known: dict[str, np.ndarray] = {
@@ -86,7 +86,7 @@ def _fold(model: onnx.ModelProto, allowance: Allowance, indices: Collection[str]
             known.setdefault(name, np.empty(shape, onnx.helper.tensor_dtype_to_np_dtype(element)))
     kept, folded = [], {}
     for node in model.graph.node:
-        values = _values(node, known, types, model, LARGEST_INDICES if {*node.output} <= {*indices} else LARGEST)
+        values = _values(node, known, types, model, LARGEST_INDICES if indices & {*node.output} else LARGEST)
         if values is None or not allowance.folds(sum(v.nbytes for v in values.values() if v.nbytes > _SMALL_NBYTES)):
             kept.append(_without_empty(node, known) if node.op_type == "Concat" else node)
         else:
@@ -100,7 +100,7 @@ def _fold(model: onnx.ModelProto, allowance: Allowance, indices: Collection[str]
     return Known(types, folded)
 
 
-def known_results(model: onnx.ModelProto, indices: Collection[str] = ()) -> Known:
+def known_results(model: onnx.ModelProto, indices: Set[str] = frozenset()) -> Known:
     """What is known of the tensors of the outermost graph; shapes of inputs must be static. The model is left alone.
 
     Of `indices` values of up to LARGEST_INDICES elements are known, of others of up to LARGEST.
