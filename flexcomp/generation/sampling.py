@@ -15,9 +15,9 @@ from flexcomp.errors import ExecutionError, InputError
 from flexcomp.generation.grammar import Constraint, Grammar
 
 _LEAST_LOGPROB = -9999.0  # of a token that is impossible: JSON has no infinity
-_FIRST = 256  # tokens that mostly hold as much as top_p asks for
 _FEW = 4096  # tokens that are drawn from at once
 _LIKELY = 1e-5  # of the likeliest token's probability: less likely ones are drawn together
+_SOME, _SURE = 32, 0.8  # of so many tokens one tells which are too unlikely for top_p, of so much of what these hold
 _OTHERS = -1  # in the place of a token: those
 _arrays = threading.local()  # of a vocabulary: new memory for each draw would take longer than computing
 _GOLDEN, _ALL = 0x9E3779B97F4A7C15, (1 << 64) - 1
@@ -114,24 +114,24 @@ class Sampler:
         self._drawn += 1
         if not (self.sampling.temperature or self._is_penalised):
             return int(logits.argmax())
-        tokens, parts = self._remaining(logits, earlier)
-        if tokens is None and len(parts) <= _FEW:
-            tokens = np.arange(len(parts))
+        tokens, rates = self._remaining(logits, earlier)
+        if tokens is None and len(rates) <= _FEW:
+            tokens = np.arange(len(rates))
         if tokens is not None:
-            return int(tokens[self._first_of(tokens, parts)]) if len(tokens) > 1 else int(tokens[0])
+            return int(tokens[self._first_of(tokens, rates)]) if len(tokens) > 1 else int(tokens[0])
         # Few tokens hold nearly all of the probability; which of the others it is is asked if one of those comes first.
-        is_likely = parts > _LIKELY * parts.max()
+        is_likely = rates > _LIKELY
         likely = np.flatnonzero(is_likely)
-        others = max(parts.sum() - parts[likely].sum(), 0.0)
-        first = self._first_of(np.append(likely, _OTHERS), np.append(parts[likely], others))
+        others = max(rates.sum() - rates[likely].sum(), 0.0)
+        first = self._first_of(np.append(likely, _OTHERS), np.append(rates[likely], others))
         if first < len(likely):
             return int(likely[first])
         unlikely = np.flatnonzero(~is_likely)
-        return int(unlikely[self._first_of(unlikely, parts[unlikely])])
+        return int(unlikely[self._first_of(unlikely, rates[unlikely])])
 
-    def _first_of(self, tokens: np.ndarray, parts: np.ndarray) -> int:
+    def _first_of(self, tokens: np.ndarray, rates: np.ndarray) -> int:
         """Which comes first, of arrivals with these rates: each one's time depends on the draw and on the token alone."""
-        return int(np.argmax(parts / -np.log(_uniform(self._key, self._drawn, tokens))))
+        return int(np.argmax(rates / -np.log(_uniform(self._key, self._drawn, tokens))))
 
     def _without(self, logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Logits by which none of these tokens is drawn."""
@@ -154,7 +154,8 @@ class Sampler:
         def logprob(one: int) -> float:
             return max(float(scores[one]) - total, _LEAST_LOGPROB)
 
-        return Chance(logprob(token), tuple((int(one), logprob(one)) for one in (_largest(scores, count) if count else ())))
+        likeliest = sorted(_largest(scores, count).tolist() if count else (), key=lambda one: -scores[one])
+        return Chance(logprob(token), tuple((one, logprob(one)) for one in likeliest))
 
     def completes(self, token: int) -> bool:
         """Note a token that was drawn; whether it completes a text of the grammar after which nothing may come."""
@@ -162,13 +163,13 @@ class Sampler:
 
     def distribution(self, logits: np.ndarray, earlier: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """The tokens that remain, in any order, and their probabilities."""
-        tokens, parts = self._remaining(logits, earlier)
-        return (np.arange(len(parts)) if tokens is None else tokens), parts.copy()
+        tokens, rates = self._remaining(logits, earlier)
+        return (np.arange(len(rates)) if tokens is None else tokens), rates / rates.sum()
 
     def _remaining(self, logits: np.ndarray, earlier: Sequence[int]) -> tuple[np.ndarray | None, np.ndarray]:
-        """The same, until the next draw in this thread; None for all tokens."""
+        """The same, until the next draw in this thread: None for all tokens, and probabilities over that of the likeliest."""
         asked = self.sampling
-        scores, parts = _doubles(len(logits))
+        scores, rates = _doubles(len(logits))
         np.copyto(scores, logits)
         if self._is_penalised:
             self._penalise(scores, earlier)
@@ -179,19 +180,15 @@ class Sampler:
         tokens = None
         if asked.top_k:
             tokens = _largest(scores, asked.top_k)
-            parts = _softmax(scores[tokens])
-        else:
-            np.exp(np.subtract(scores, scores.max(), out=parts), out=parts)
-            parts /= parts.sum()
-        if asked.top_p < 1:  # as many as hold so much, the one that crosses the bound included
-            kept = _holding(parts, asked.top_p)
-            tokens = kept if tokens is None else tokens[kept]
-            parts = _softmax(scores[tokens])
+            scores = rates = scores[tokens]
+        np.exp(np.subtract(scores, scores.max(), out=rates), out=rates)
+        if asked.top_p < 1:
+            kept = _holding(rates, asked.top_p)
+            tokens, rates = kept if tokens is None else tokens[kept], rates[kept]
         if asked.min_p:
-            kept = np.flatnonzero(parts >= asked.min_p * parts.max())
-            tokens = kept if tokens is None else tokens[kept]
-            parts = _softmax(scores[tokens])
-        return tokens, parts
+            kept = np.flatnonzero(rates >= asked.min_p)
+            tokens, rates = kept if tokens is None else tokens[kept], rates[kept]
+        return tokens, rates
 
     def _penalise(self, scores: np.ndarray, earlier: Sequence[int]) -> None:
         asked = self.sampling
@@ -211,24 +208,35 @@ def _doubles(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Where the `count` largest are, the largest first; of equal ones the first. A vocabulary is not sorted for a few."""
+    """Where the `count` largest are; of equal ones the first. A vocabulary is not sorted for a few."""
     if count >= len(values):
-        return np.argsort(-values, kind="stable")
+        return np.arange(len(values))
     least = np.partition(values, -count)[-count]
-    above = np.flatnonzero(values > least)
-    found = np.concatenate([above, np.flatnonzero(values == least)[: count - len(above)]])
-    return found[np.argsort(-values[found], kind="stable")]
+    return _down_to(values, least, count, np.flatnonzero(values >= least))
 
 
-def _holding(parts: np.ndarray, bound: float) -> np.ndarray:
-    """Where the fewest largest are that hold so much together."""
-    count = _FIRST
-    while True:
-        found = _largest(parts, count)
-        sums = np.cumsum(parts[found])
-        if sums[-1] >= bound or count >= len(parts):
-            return found[: np.searchsorted(sums, bound) + 1]
-        count *= 8
+def _down_to(values: np.ndarray, least: float, count: int, among: np.ndarray) -> np.ndarray:
+    """Where the `count` largest are, of which `least` is the least, of these places."""
+    if len(among) > count:
+        above, equal = (among[np.flatnonzero(is_one)] for is_one in (values[among] > least, values[among] == least))
+        among = np.concatenate([above, equal[: count - len(above)]])
+    return among
+
+
+def _holding(rates: np.ndarray, bound: float) -> np.ndarray:
+    """Where the fewest largest are that hold this part of all together, the one that crosses the bound included."""
+    total = rates.sum()
+    others = (1 - bound) * total
+    some = np.sort(rates[::_SOME])
+    guessed = some[min(int(np.searchsorted(np.cumsum(some), _SURE * others / _SOME)), len(some) - 1)]
+    for least in (guessed, others / len(rates), 0.0):  # the last one for sums that are rounded
+        found = np.flatnonzero(rates >= least)
+        ordered = np.sort(rates[found])[::-1]
+        sums = np.cumsum(ordered / total)
+        if sums[-1] >= bound:
+            break
+    count = min(int(np.searchsorted(sums, bound)) + 1, len(found))
+    return _down_to(rates, ordered[count - 1], count, found)
 
 
 def _uniform(key: int, draw: int, tokens: np.ndarray) -> np.ndarray:
@@ -242,8 +250,3 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
     return bits ^ (bits >> np.uint64(31))
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    powers = np.exp(scores - scores.max())
-    return powers / powers.sum()

@@ -64,11 +64,22 @@ def test_options_that_mean_nothing(given):
         Sampling(**given)
 
 
+def normal(width):
+    return lambda rng: rng.normal(0, width, 20_000)
+
+
+def mostly_elsewhere(rng):
+    """Every 32nd token says nothing of the others."""
+    logits = np.full(20_000, -30.0)
+    logits[1::50], logits[0] = rng.normal(0, 0.1, 400), 5
+    return logits
+
+
 @pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999999])
-@pytest.mark.parametrize("width", [0.01, 3.0])
-def test_top_p_of_many_tokens(top_p, width):
+@pytest.mark.parametrize("made", [normal(0.01), normal(3.0), mostly_elsewhere], ids=["flat", "normal", "elsewhere"])
+def test_top_p_of_many_tokens(top_p, made):
     """With few of 20,000 tokens that hold it, or nearly all of them."""
-    logits = np.random.default_rng(2).normal(0, width, 20_000).astype("float32")
+    logits = made(np.random.default_rng(2)).astype("float32")
     tokens, parts = Sampler(Sampling(temperature=1.0, top_p=top_p)).distribution(logits, [])
     exact = np.exp(logits.astype("float64"))
     exact /= exact.sum()
