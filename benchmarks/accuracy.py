@@ -37,9 +37,7 @@ def check_network(name: str, folder: Path, *, use_cgroup: bool, threads: int | N
     """Build the network `name` and measure it at each budget."""
     network = models.load(name)
     start = time.monotonic()
-    artifact = flexcomp.build(
-        network.model, input_shapes=network.input_shapes, threads=threads, store=store, weights=weights
-    )
+    artifact = flexcomp.build(network.model, input_shapes=network.input_shapes, threads=threads, store=store, weights=weights)
     library = folder / f"{name}.so"
     artifact.export_library(str(library))
     build_s = time.monotonic() - start

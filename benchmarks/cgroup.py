@@ -33,18 +33,14 @@ class MemoryGroup:
         if self.is_v1:
             stat, oom = self._table("memory.stat"), self._table("memory.oom_control")
             return {
-                "peak_bytes": int(self._read("memory.max_usage_in_bytes")),
-                "hits": int(self._read("memory.failcnt")),
-                "kills": oom.get("oom_kill", 0),
-                "swap_bytes": stat.get("swap", 0),
+                "peak_bytes": int(self._read("memory.max_usage_in_bytes")), "hits": int(self._read("memory.failcnt")),
+                "kills": oom.get("oom_kill", 0), "swap_bytes": stat.get("swap", 0),
             }
         events, peak = self._table("memory.events"), self.folder / "memory.peak"
         swap = self.folder / "memory.swap.current"
         return {
-            "peak_bytes": int(peak.read_text()) if peak.exists() else 0,
-            "hits": events.get("max", 0),
-            "kills": events.get("oom_kill", 0),
-            "swap_bytes": int(swap.read_text()) if swap.exists() else 0,
+            "peak_bytes": int(peak.read_text()) if peak.exists() else 0, "hits": events.get("max", 0),
+            "kills": events.get("oom_kill", 0), "swap_bytes": int(swap.read_text()) if swap.exists() else 0,
         }
 
     def anonymous_nbytes(self) -> int:

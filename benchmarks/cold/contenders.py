@@ -1,8 +1,8 @@
 """Who starts cold, and how one start of each is measured.
 
 Our process is `flexcomp-run` as on a device: its time begins before its start and ends when its report arrives, after the
-output has been written. A peer's time begins when its process has imported everything (benchmarks/peers/starting.py), to its
-advantage. Code is in memory: only models are out of the page cache, ours with their machine code.
+output has been written. A peer's time begins when its process has imported everything, to its advantage. Code is in memory:
+only models are out of the page cache, ours with their machine code.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.cold.artifacts import Built, Recipe
+from benchmarks.cold.artifacts import Built
 from benchmarks.peers import ENGINES
-from benchmarks.peers.backing import back_memory
-from benchmarks.peers.measure import last_words
-from benchmarks.peers.page_cache import forget_files
-from benchmarks.peers.starting import Waiting
+from benchmarks.peers.machine import back_memory, forget_files
+from benchmarks.peers.measure import Waiting, last_words
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError
 from flexcomp.runtime import runner
@@ -33,15 +31,12 @@ _READ_NBYTES = 1 << 20  # of a request when bandwidth is measured
 _LEAST, _MOST = 3, 40  # inferences after the third
 
 
-_DEFAULT = Recipe()
-
-
 @dataclass(frozen=True)
 class Ours:
     """An artifact of ours and its way to run."""
 
     name: str
-    recipe: Recipe = _DEFAULT
+    weights: str | None = None  # as of `flexcomp.build`
     options: tuple[str, ...] = ()  # of the runner
     tolerance: float = 1e-3  # of the error, as for peers
 
@@ -61,7 +56,7 @@ class Peer:
 
 OURS = Ours("flexcomp")
 WARM = Ours("flexcomp warm", options=("--start", "warm"))
-INT8 = Ours("flexcomp int8", Recipe(weights="int8"), tolerance=0.1)
+INT8 = Ours("flexcomp int8", "int8", tolerance=0.1)
 PEERS = tuple(
     Peer(name, cached)
     for name, engine in ENGINES.items()

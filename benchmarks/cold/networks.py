@@ -65,17 +65,11 @@ class Published:
 
 
 NNV12 = {
-    "AlexNet": Published(61.3, 237.5, 172.3, 1.538),
-    "GoogLeNet": Published(7.1, 26.9, 22.6, 1.302),
-    "MobileNet": Published(4.4, 16.2, 12.6, 0.797),
-    "MobileNetV2": Published(3.7, 13.3, 10.3, 0.759),
-    "ResNet-18": Published(12.7, 45.5, 34.3, 0.893),
-    "ShuffleNet": Published(3.6, 12.9, 10.0, 0.578),
-    "EfficientNet-B0": Published(5.4, 19.6, 15.2, 1.130),
-    "ResNet-50": Published(25.7, 97.4, 89.7, 1.652),
-    "SqueezeNet": Published(1.4, 4.7, 3.8, 0.718),
-    "ShuffleNetV2": Published(3.4, 12.0, 10.9, 0.532),
-    "MobileNetV2-YOLOv3": Published(3.6, 13.1, 12.5, 0.849),
-    "MobileNet-YOLO": Published(11.9, 49.1, 38.3, 0.984),
+    "AlexNet": Published(61.3, 237.5, 172.3, 1.538), "GoogLeNet": Published(7.1, 26.9, 22.6, 1.302),
+    "MobileNet": Published(4.4, 16.2, 12.6, 0.797), "MobileNetV2": Published(3.7, 13.3, 10.3, 0.759),
+    "ResNet-18": Published(12.7, 45.5, 34.3, 0.893), "ShuffleNet": Published(3.6, 12.9, 10.0, 0.578),
+    "EfficientNet-B0": Published(5.4, 19.6, 15.2, 1.130), "ResNet-50": Published(25.7, 97.4, 89.7, 1.652),
+    "SqueezeNet": Published(1.4, 4.7, 3.8, 0.718), "ShuffleNetV2": Published(3.4, 12.0, 10.9, 0.532),
+    "MobileNetV2-YOLOv3": Published(3.6, 13.1, 12.5, 0.849), "MobileNet-YOLO": Published(11.9, 49.1, 38.3, 0.984),
     "CRNN-lite": Published(2.4, 2.6, 45.4, 0.116),
 }

@@ -63,17 +63,10 @@ def storage(networks: Sequence[Network], threads: int) -> Table:
         raw, narrow, theirs = fact["raw_nbytes"], one.facts.get(INT8), NNV12.get(TITLES.get(one.name, ""))
         made.rows.append(
             [
-                TITLES.get(one.name, one.name),
-                fact["parameters"] / 1e6,
-                raw / _MB,
-                fact["weights_nbytes"] / _MB,
-                fact["weights_nbytes"] / raw,
-                narrow["weights_nbytes"] / raw if narrow else None,
-                1 + theirs.overhead_mb / theirs.model_mb if theirs else None,
-                fact["library_nbytes"] / _MB,
-                fact["plan_s"],
-                theirs.plan_s if theirs else None,
-                fact["build_s"],
+                TITLES.get(one.name, one.name), fact["parameters"] / 1e6, raw / _MB, fact["weights_nbytes"] / _MB,
+                fact["weights_nbytes"] / raw, narrow["weights_nbytes"] / raw if narrow else None,
+                1 + theirs.overhead_mb / theirs.model_mb if theirs else None, fact["library_nbytes"] / _MB, fact["plan_s"],
+                theirs.plan_s if theirs else None, fact["build_s"],
             ]
         )
     return made

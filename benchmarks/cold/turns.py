@@ -8,14 +8,12 @@ from dataclasses import asdict
 
 import numpy as np
 
-from benchmarks.cold.artifacts import Built, built
+from benchmarks.cold.artifacts import Built, Place, built
 from benchmarks.cold.contenders import Ours, Peer, computing_ms, start_ours, start_peer
-from benchmarks.cold.place import Place
-from benchmarks.cold.records import KEY, Record, Records
-from benchmarks.peers import ENGINES, environment
-from benchmarks.peers.conditions import observed
-from benchmarks.peers.measure import EngineFailure, largest_error
-from benchmarks.peers.starting import Waiting
+from benchmarks.cold.summary import KEY, Record, Records
+from benchmarks.peers import ENGINES
+from benchmarks.peers.machine import observed
+from benchmarks.peers.measure import EngineFailure, Waiting, install, largest_error
 from flexcomp.errors import FlexcompError
 
 Contender = Ours | Peer
@@ -30,9 +28,7 @@ class Turns:
     `seconds`: how long a process goes on after its third inference.
     """
 
-    def __init__(
-        self, place: Place, threads: int, contenders: Sequence[Contender], records: Records, seconds: float
-    ) -> None:
+    def __init__(self, place: Place, threads: int, contenders: Sequence[Contender], records: Records, seconds: float) -> None:
         self.place, self.threads, self.records, self.seconds = place, threads, records, seconds
         self.workplace = place.workplace(threads)
         self.contenders = list(contenders)
@@ -46,11 +42,11 @@ class Turns:
             try:
                 if isinstance(contender, Peer):
                     say(f"{self.place.name}, {self.threads} threads: converting for {contender.name}")
-                    environment.prepare(ENGINES[contender.engine])
+                    install(ENGINES[contender.engine])
                     self.workplace.convert(contender.engine, contender.cached)
                 else:
-                    say(f"{self.place.name}, {self.threads} threads: building {contender.recipe}")
-                    self.built[contender] = built(self.workplace.model, self.threads, contender.recipe, self.place.folder)
+                    say(f"{self.place.name}, {self.threads} threads: building {contender.name}")
+                    self.built[contender] = built(self.workplace.model, self.threads, contender.weights, self.place.folder)
             except (EngineFailure, FlexcompError) as error:
                 if contender == REFERENCE:
                     raise
@@ -84,14 +80,10 @@ class Turns:
                 fastest.setdefault(peer.engine, peer)
             able = [contender for contender in able if isinstance(contender, Ours) or contender in fastest.values()]
         begin = number % max(len(able), 1)  # who goes first has the quietest caches, or the slowest clock
-        return [
-            contender for contender in able[begin:] + able[:begin] if self._key(contender, number) not in self.records
-        ]
+        return [contender for contender in able[begin:] + able[:begin] if self._key(contender, number) not in self.records]
 
     def _waiting(self, stack: ExitStack, peer: Peer) -> Waiting:
-        waiting = Waiting(self.workplace, peer.engine, peer.cached, self.seconds)
-        stack.callback(waiting.close)
-        return waiting
+        return stack.enter_context(Waiting(self.workplace, peer.engine, self.seconds, peer.cached))
 
     def _start(self, contender: Contender, waiting: Waiting | None, expected: list[np.ndarray]) -> Record:
         memory = max(_LEAST_MEMORY, _MEMORY * self.place.facts.raw_nbytes)
@@ -101,20 +93,12 @@ class Turns:
             else:
                 files, outputs = self.place.inputs, self.place.facts.outputs
                 began = start_ours(contender, self.built[contender], files, outputs, self.threads, self.seconds, memory)
-            fastest = {"computing_ms": self._computing_ms()} if contender == self._first else {}
+            ours = next(iter(self.built), None)  # the first that could be built
+            fastest = {"computing_ms": computing_ms(self.built[ours], self.threads, self.seconds)} if contender == ours else {}
         except (EngineFailure, FlexcompError) as error:
             return {"failure": str(error)}
         error = largest_error(began.outputs, expected)
         return began.figures() | fastest | {"error": error, "right": error <= contender.tolerance}
-
-    @property
-    def _first(self) -> Ours | None:
-        """Of our contenders the first that could be built."""
-        return next(iter(self.built), None)
-
-    def _computing_ms(self) -> float:
-        """Of its inferences with everything resident."""
-        return computing_ms(self.built[self._first], self.threads, self.seconds)
 
     def _expected(self) -> list[np.ndarray]:
         """The answer of the reference, in this run."""

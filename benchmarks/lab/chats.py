@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,10 +26,10 @@ from pathlib import Path
 
 import httpx
 import openai
-import psutil
 
 import flexcomp
 from benchmarks.results import Results, Table, json_option
+from benchmarks.serve.served import served
 from flexcomp.generation import Text
 from flexcomp.runtime import parse_budget, read_summary
 
@@ -117,10 +117,7 @@ def inferences(url: str, name: str, done: threading.Event) -> int:
         inputs = []
         for port in ports:
             shape = [max(extent, 1) for extent in port["shape"]]
-            size = 1
-            for extent in shape:
-                size *= extent
-            inputs.append({"name": port["name"], "datatype": port["datatype"], "shape": shape, "data": [0] * size})
+            inputs.append({"name": port["name"], "datatype": port["datatype"], "shape": shape, "data": [0] * math.prod(shape)})
         while not done.wait(0.05):
             client.post(f"/v2/models/{name}/infer", json={"inputs": inputs}).raise_for_status()
             count += 1
@@ -144,25 +141,9 @@ def run(
     with ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory()))
         limit = Limit(folder, least, total - room, room, seed)
-        command = [sys.executable, "-m", "flexcomp", "serve", f"chat={library}", *map(str, others), "--budget", budget]
-        command += ["--watch", str(folder), "--port", "0", "--log", "json", "--request-memory", str(room)]
-        server = held.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-        held.callback(server.terminate)
-        faults, url = [], None
-        for line in server.stderr:
-            said = json.loads(line) if line.startswith("{") else {"event": line}
-            if said["event"] == "serving":
-                url = said["url"]
-                break
-        if url is None:
-            raise SystemExit(f"the server ended with {server.wait()}")
-
-        def read() -> None:
-            for line in server.stderr:
-                if not line.startswith("{") or json.loads(line).get("level") == "error":
-                    faults.append(line)
-
-        serving = psutil.Process(server.pid).children()[0]
+        log, faults = folder / "log", []
+        options = ["--watch", str(folder), "--log", "json", "--request-memory", str(room)]
+        url, serving = held.enter_context(served([f"chat={library}", *others], budget, *options, log=log))
         client = held.enter_context(openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0))
         idle = serving.memory_info().rss
 
@@ -174,22 +155,20 @@ def run(
                 except openai.OpenAIError as error:
                     faults.append(repr(error))
 
-        reading = threading.Thread(target=read)
-        reading.start()
-        held.callback(reading.join)
-        held.callback(server.terminate)
         threading.Thread(target=limit.change_until, args=(done, min(6.0, seconds / 8)), daemon=True).start()
         with ThreadPoolExecutor(clients + len(others)) as threads:
             asking = [threads.submit(asks, index) for index in range(clients)]
             inferring = [threads.submit(inferences, url, name, done) for name in names[1:]]
             until = time.monotonic() + seconds
-            while time.monotonic() < until and server.poll() is None:
+            while time.monotonic() < until and serving.is_running():
                 worst = max(worst, serving.memory_info().rss - idle - limit.allowed)
                 time.sleep(0.005)
             done.set()
             for one in asking:
                 one.result()
             other = sum(one.result() for one in inferring)
+        said = log.read_text().partition('"serving"')[2].splitlines()[1:]
+        faults += [line for line in said if not line.startswith("{") or json.loads(line).get("level") == "error"]
     for line in faults[:5]:
         print(line.strip(), file=sys.stderr)
     row = clients, counts["replies"], counts["left"], other, counts["wrong"], len(faults), limit.changes, worst / 2**20

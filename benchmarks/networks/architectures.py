@@ -12,10 +12,9 @@ from functools import partial
 import numpy as np
 import onnx
 
-from benchmarks.networks.graph import Graph
+from benchmarks.networks.graph import CLASSES, Graph
 from flexcomp.demo import zoo
 
-CLASSES = 1000
 VOCABULARY = 50257  # of GPT-2
 
 
@@ -28,37 +27,37 @@ def residual_gain(blocks: int) -> float:
     return 1.0 / math.sqrt(blocks)
 
 
-def resnet(depths: tuple[int, int, int, int], seed: int = 0) -> onnx.ModelProto:
-    """ResNet with bottlenecks, v1.5: the stride is in the 3×3 convolution (He et al. 2016)."""
-    g = Graph("resnet", seed)
+def resnet(
+    name: str, depths: tuple[int, int, int, int], seed: int = 0, expansion: int = 4, widened: int = 1, groups: int = 1
+) -> onnx.ModelProto:
+    """ResNet v1.5: the stride is in the 3×3 convolution (He et al. 2016).
+
+    Blocks are bottlenecks, `widened` inside in ResNeXt (Xie et al. 2017), or two convolutions of 3×3 with an `expansion` of 1.
+    """
+    g = Graph(name, seed)
     branch_gain = residual_gain(sum(depths))
 
-    def unit(x: str, channels: int, kernel: int, stride: int = 1, gain: float = 1.0) -> str:
-        return g.batch_norm(g.conv(x, channels, kernel, stride, bias=False), gain)
-
-    def bottleneck(x: str, width: int, stride: int) -> str:
-        y = g.relu(unit(x, width, 1))
-        y = g.relu(unit(y, width, 3, stride))
-        y = unit(y, 4 * width, 1, gain=branch_gain)
-        if stride > 1 or g.channels[x] != 4 * width:
-            x = unit(x, 4 * width, 1, stride)
+    def block(x: str, width: int, stride: int) -> str:
+        if expansion == 1:
+            y = g.unit(g.rectified(x, width, 3, stride), width, 3, gain=branch_gain)
+        else:
+            y = g.rectified(g.rectified(x, widened * width), widened * width, 3, stride, groups=groups)
+            y = g.unit(y, expansion * width, gain=branch_gain)
+        if stride > 1 or g.channels[x] != expansion * width:
+            x = g.unit(x, expansion * width, 1, stride)
         return g.relu(g.op("Add", y, x))
 
-    x = g.relu(unit(g.input("x", (1, 3, 224, 224)), 64, 7, 2))
-    x = g.max_pool(x, 3, 2, 1)
+    x = g.max_pool(g.rectified(g.input("x", (1, 3, 224, 224)), 64, 7, 2), 3, 2, 1)
     for stage, depth in enumerate(depths):
-        for block in range(depth):
-            x = bottleneck(x, 64 << stage, 2 if stage and not block else 1)
-    x = g.op("Flatten", g.op("GlobalAveragePool", x), axis=1)
-    return g.model(g.dense(x, CLASSES), (1, CLASSES))
+        for number in range(depth):
+            x = block(x, 64 << stage, 2 if stage and not number else 1)
+    return g.classify(x)
 
 
 def mobilenet_v2(seed: int = 0) -> onnx.ModelProto:
     """MobileNetV2 (Sandler et al. 2018)."""
     g = Graph("mobilenet_v2", seed)
-    x, _ = mobilenet_v2_features(g, g.input("x", (1, 3, 224, 224)))
-    x = g.op("Flatten", g.op("GlobalAveragePool", x), axis=1)
-    return g.model(g.dense(x, CLASSES), (1, CLASSES))
+    return g.classify(mobilenet_v2_features(g, g.input("x", (1, 3, 224, 224)))[0])
 
 
 def mobilenet_v2_features(g: Graph, x: str) -> tuple[str, str]:
@@ -79,15 +78,7 @@ def mobilenet_v2_features(g: Graph, x: str) -> tuple[str, str]:
         return g.op("Add", x, y) if adds else y
 
     x = unit(x, 32, 3, 2)
-    settings = (
-        (1, 16, 1, 1),
-        (6, 24, 2, 2),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    )
+    settings = (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)
     for expansion, channels, repeats, stride in settings:
         for i in range(repeats):
             x = inverted_residual(x, channels, stride if i == 0 else 1, expansion)
@@ -101,15 +92,14 @@ def squeezenet(seed: int = 0) -> onnx.ModelProto:
     def fire(x: str, squeeze: int, expand: int) -> str:
         x = g.relu(g.conv(x, squeeze, 1))
         parts = [g.relu(g.conv(x, expand, kernel)) for kernel in (1, 3)]
-        return g.op("Concat", *parts, axis=1, channels=2 * expand)
+        return g.concat(*parts)
 
     x = g.relu(g.conv(g.input("x", (1, 3, 224, 224)), 64, 3, 2, padding=0))
     for group in (((16, 64),) * 2, ((32, 128),) * 2, ((48, 192),) * 2 + ((64, 256),) * 2):
         x = g.max_pool(x, 3, 2, ceil=True)
         for squeeze, expand in group:
             x = fire(x, squeeze, expand)
-    x = g.relu(g.conv(x, CLASSES, 1))
-    return g.model(g.op("Flatten", g.op("GlobalAveragePool", x), axis=1), (1, CLASSES))
+    return g.model(g.global_pool(g.relu(g.conv(x, CLASSES, 1))), (1, CLASSES))
 
 
 def vgg19(seed: int = 0, image: int = 224) -> onnx.ModelProto:
@@ -137,28 +127,13 @@ def vit_b16(seed: int = 0, image: int = 224) -> onnx.ModelProto:
     def norm(x: str) -> str:
         return g.layer_norm(x, 1e-6)
 
-    def split_heads(x: str, order: list[int]) -> str:
-        return g.op("Transpose", g.reshape(x, 1, tokens, heads, width // heads), perm=order)
-
-    def attention(x: str) -> str:
-        query = split_heads(g.linear(x, width, gain=2.0), [0, 2, 1, 3])
-        key = split_heads(g.linear(x, width, gain=2.0), [0, 2, 3, 1])
-        value = split_heads(g.linear(x, width), [0, 2, 1, 3])
-        scores = g.op("Mul", g.op("MatMul", query, key), g.number((width // heads) ** -0.5))
-        mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), value)
-        joined = g.reshape(g.op("Transpose", mixed, perm=[0, 2, 1, 3]), 1, tokens, width, channels=width)
-        return g.linear(joined, width)
-
-    def mlp(x: str) -> str:
-        return g.linear(g.gelu(g.linear(x, 4 * width)), width)
-
     patches = g.conv(g.input("x", (1, 3, image, image)), width, 16, 16, padding=0, gain=1.0)
     x = g.op("Transpose", g.reshape(patches, 1, width, tokens - 1), perm=[0, 2, 1], channels=width)
     x = g.op("Concat", g.normal((1, 1, width), 1.0), x, axis=1, channels=width)
     x = g.op("Add", x, g.normal((1, tokens, width), 0.2), channels=width)
     for _ in range(layers):
-        x = g.op("Add", x, attention(norm(x)))
-        x = g.op("Add", x, mlp(norm(x)))
+        x = g.op("Add", x, g.attention(norm(x), tokens, heads, gain=2.0))
+        x = g.op("Add", x, g.linear(g.gelu(g.linear(norm(x), 4 * width)), width))
     first = g.op("Gather", norm(x), g.weight(np.int64(0)), axis=1, channels=width)
     return g.model(g.dense(first, CLASSES), (1, CLASSES))
 
@@ -227,11 +202,6 @@ def example_input(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray
 
 
 ARCHITECTURES = {
-    "resnet50_v15": partial(resnet, (3, 4, 6, 3)),
-    "resnet152": partial(resnet, (3, 8, 36, 3)),
-    "mobilenet_v2": mobilenet_v2,
-    "squeezenet1_1": squeezenet,
-    "vgg19_torch": vgg19,
-    "vit_b16": vit_b16,
-    "gpt2": gpt2,
+    "resnet50_v15": partial(resnet, "resnet", (3, 4, 6, 3)), "resnet152": partial(resnet, "resnet", (3, 8, 36, 3)),
+    "mobilenet_v2": mobilenet_v2, "squeezenet1_1": squeezenet, "vgg19_torch": vgg19, "vit_b16": vit_b16, "gpt2": gpt2,
 }

@@ -5,63 +5,22 @@ Each function takes a seed and returns a model from "x", a picture, to "output",
 
 from __future__ import annotations
 
+from functools import partial
+
 import onnx
 
-from benchmarks.networks.architectures import residual_gain
-from benchmarks.networks.graph import RECTIFIED_GAIN, Graph
-
-CLASSES = 1000
-Kernel = int | tuple[int, int]
-
-
-class Branching(Graph):
-    """A graph with the common parts of these networks."""
-
-    def unit(
-        self, x: str, channels: int, kernel: Kernel = 1, stride: int = 1, padding: Kernel | None = None,
-        groups: int = 1, gain: float = 1.0,
-    ) -> str:  # fmt: skip
-        """A convolution and its batch normalisation."""
-        return self.batch_norm(self.conv(x, channels, kernel, stride, padding, groups, bias=False), gain)
-
-    def rectified(self, x: str, channels: int, kernel: Kernel = 1, stride: int = 1, padding: Kernel | None = None) -> str:
-        """A convolution, its batch normalisation, and max(x, 0)."""
-        return self.relu(self.unit(x, channels, kernel, stride, padding))
-
-    def classify(self, x: str) -> onnx.ModelProto:
-        """Averages of the channels and a dense layer."""
-        return self.model(self.dense(self.global_pool(x), CLASSES), (1, CLASSES))
-
-
-def resnext50(seed: int = 0) -> onnx.ModelProto:
-    """ResNeXt-50 32×4d (Xie et al. 2017)."""
-    g = Branching("resnext50", seed)
-
-    def bottleneck(x: str, width: int, stride: int) -> str:
-        y = g.rectified(x, 2 * width)
-        y = g.relu(g.unit(y, 2 * width, 3, stride, groups=32))
-        y = g.unit(y, 4 * width, gain=residual_gain(16))
-        if stride > 1 or g.channels[x] != 4 * width:
-            x = g.unit(x, 4 * width, 1, stride)
-        return g.relu(g.op("Add", y, x))
-
-    x = g.max_pool(g.rectified(g.input("x", (1, 3, 224, 224)), 64, 7, 2), 3, 2, 1)
-    for stage, depth in enumerate((3, 4, 6, 3)):
-        for block in range(depth):
-            x = bottleneck(x, 64 << stage, 2 if stage and not block else 1)
-    return g.classify(x)
+from benchmarks.networks.architectures import resnet
+from benchmarks.networks.graph import RECTIFIED_GAIN, Graph, Kernel
 
 
 def googlenet(seed: int = 0) -> onnx.ModelProto:
     """GoogLeNet (Szegedy et al. 2015) with batch normalisation and 3×3 convolutions for the 5×5 ones."""
-    g = Branching("googlenet", seed)
+    g = Graph("googlenet", seed)
 
     def inception(x: str, one: int, three: tuple[int, int], five: tuple[int, int], pooled: int) -> str:
         return g.concat(
-            g.rectified(x, one),
-            g.rectified(g.rectified(x, three[0]), three[1], 3),
-            g.rectified(g.rectified(x, five[0]), five[1], 3),
-            g.rectified(g.max_pool(x, 3, 1, 1, ceil=True), pooled),
+            g.rectified(x, one), g.rectified(g.rectified(x, three[0]), three[1], 3),
+            g.rectified(g.rectified(x, five[0]), five[1], 3), g.rectified(g.max_pool(x, 3, 1, 1, ceil=True), pooled),
         )
 
     x = g.max_pool(g.rectified(g.input("x", (1, 3, 224, 224)), 64, 7, 2), 3, 2, ceil=True)
@@ -82,7 +41,7 @@ def googlenet(seed: int = 0) -> onnx.ModelProto:
 
 def inception_v3(seed: int = 0) -> onnx.ModelProto:
     """Inception v3 (Szegedy et al. 2016) for pictures of 299×299, without the auxiliary classifier."""
-    g = Branching("inception_v3", seed)
+    g = Graph("inception_v3", seed)
     unit = g.rectified
 
     def chain(x: str, *layers: tuple[int, Kernel]) -> str:
@@ -92,17 +51,14 @@ def inception_v3(seed: int = 0) -> onnx.ModelProto:
 
     def wide(x: str, pooled: int) -> str:
         return g.concat(
-            unit(x, 64),
-            chain(x, (48, 1), (64, 5)),
-            chain(x, (64, 1), (96, 3), (96, 3)),
+            unit(x, 64), chain(x, (48, 1), (64, 5)), chain(x, (64, 1), (96, 3), (96, 3)),
             unit(g.average_pool(x, 3, 1, 1), pooled),
         )
 
     def long(x: str, inner: int) -> str:
         row, column = (1, 7), (7, 1)
         return g.concat(
-            unit(x, 192),
-            chain(x, (inner, 1), (inner, row), (192, column)),
+            unit(x, 192), chain(x, (inner, 1), (inner, row), (192, column)),
             chain(x, (inner, 1), (inner, column), (inner, row), (inner, column), (192, row)),
             unit(g.average_pool(x, 3, 1, 1), 192),
         )
@@ -130,7 +86,7 @@ def inception_v3(seed: int = 0) -> onnx.ModelProto:
 
 def densenet121(seed: int = 0) -> onnx.ModelProto:
     """DenseNet-121 (Huang et al. 2017): every layer reads all earlier ones, normalised anew."""
-    g = Branching("densenet121", seed)
+    g = Graph("densenet121", seed)
 
     def normalised(x: str) -> str:
         return g.relu(g.batch_norm(x))
@@ -150,7 +106,7 @@ def densenet121(seed: int = 0) -> onnx.ModelProto:
 
 def unet(seed: int = 0) -> onnx.ModelProto:
     """U-Net (Ronneberger et al. 2015), 32 channels wide at the top, with batch normalisation and padding."""
-    g = Branching("unet", seed)
+    g = Graph("unet", seed)
 
     def double(x: str, channels: int) -> str:
         return g.rectified(g.rectified(x, channels, 3), channels, 3)
@@ -172,4 +128,5 @@ def unet(seed: int = 0) -> onnx.ModelProto:
     return g.model(g.conv(x, 2, 1, gain=1.0), (1, 2, 224, 224))
 
 
-BRANCHING = {function.__name__: function for function in (resnext50, googlenet, densenet121, inception_v3, unet)}
+BRANCHING = {"resnext50": partial(resnet, "resnext50", (3, 4, 6, 3), widened=2, groups=32)}
+BRANCHING |= {function.__name__: function for function in (googlenet, densenet121, inception_v3, unet)}

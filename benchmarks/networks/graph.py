@@ -14,6 +14,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
+CLASSES = 1000  # of pictures
+Kernel = int | tuple[int, int]  # its extent, or height and width
 RECTIFIED_GAIN = math.sqrt(1.0 / (0.5 - 0.5 / math.pi))  # a ReLU leaves this part of a normal variable's variance
 
 
@@ -27,8 +29,6 @@ class Graph:
         self.weights: list[onnx.TensorProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.channels: dict[str, int] = {}  # of 4-D values (axis 1) and of matrices (last axis)
-
-    # -- values ----------------------------------------------------------------------------------
 
     def input(self, name: str, shape: Sequence[int], dtype: int = TensorProto.FLOAT) -> str:
         """Declare an input: pictures in NCHW, or whatever else has its channels in axis 1."""
@@ -74,8 +74,6 @@ class Graph:
         self.channels |= dict.fromkeys(names, channels)
         return names
 
-    # -- layers ----------------------------------------------------------------------------------
-
     def filters(self, shape: tuple[int, ...], axes: tuple[int, ...], gain: float) -> str:
         """Zero-sum random weights; `axes` are summed over by the operator that reads them."""
         fan_in = math.prod(shape[a] for a in axes)
@@ -85,15 +83,8 @@ class Graph:
         return self.weight(value * np.float32(gain / math.sqrt(fan_in)))
 
     def conv(
-        self,
-        x: str,
-        channels: int,
-        kernel: int | tuple[int, int],
-        stride: int = 1,
-        padding: int | tuple[int, int] | None = None,
-        groups: int = 1,
-        bias: bool = True,
-        gain: float = RECTIFIED_GAIN,
+        self, x: str, channels: int, kernel: Kernel, stride: int = 1, padding: Kernel | None = None, groups: int = 1,
+        bias: bool = True, gain: float = RECTIFIED_GAIN,
     ) -> str:
         """A convolution, padded to keep the image's size unless told otherwise; kernel and padding (height, width)."""
         taps = _pair(kernel)
@@ -122,18 +113,28 @@ class Graph:
         low, high = self.weight(np.float32(0.0)), self.weight(np.float32(6.0))
         return self.op("Clip", x, low, high)
 
+    def unit(
+        self, x: str, channels: int, kernel: Kernel = 1, stride: int = 1, padding: Kernel | None = None,
+        groups: int = 1, gain: float = 1.0,
+    ) -> str:  # fmt: skip
+        """A convolution and its batch normalisation."""
+        return self.batch_norm(self.conv(x, channels, kernel, stride, padding, groups, bias=False), gain)
+
+    def rectified(
+        self, x: str, channels: int, kernel: Kernel = 1, stride: int = 1, padding: Kernel | None = None, groups: int = 1
+    ) -> str:
+        """A convolution, its batch normalisation, and max(x, 0)."""
+        return self.relu(self.unit(x, channels, kernel, stride, padding, groups))
+
     def max_pool(self, x: str, kernel: int, stride: int, padding: int = 0, ceil: bool = False) -> str:
         """A square maximum pooling."""
-        return self.op(
-            "MaxPool", x, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[padding] * 4,
-            ceil_mode=int(ceil),
-        )  # fmt: skip
+        sizes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [padding] * 4}
+        return self.op("MaxPool", x, **sizes, ceil_mode=int(ceil))
 
     def average_pool(self, x: str, kernel: int, stride: int, padding: int = 0) -> str:
         """A square average pooling that counts padding as zeros."""
-        return self.op(
-            "AveragePool", x, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[padding] * 4, count_include_pad=1,
-        )  # fmt: skip
+        sizes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [padding] * 4}
+        return self.op("AveragePool", x, **sizes, count_include_pad=1)
 
     def global_pool(self, x: str) -> str:
         """The average of each channel as a row of a matrix."""
@@ -165,11 +166,31 @@ class Graph:
         product = self.op("MatMul", x, weights, channels=channels)
         return self.op("Add", self.normal((channels,), 0.05), product, channels=channels)
 
+    def doubled(self, x: str) -> str:
+        """Twice as high and wide, each pixel four times."""
+        way = {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
+        return self.op("Resize", x, "", self.floats(1, 1, 2, 2), **way)
+
+    def attention(self, x: str, tokens: int, heads: int, gain: float = 1.0) -> str:
+        """Attention of `tokens` rows in elementary operators; `gain` is that of queries and keys."""
+        width = self.channels[x]
+
+        def by_heads(gain: float, order: list[int]) -> str:
+            return self.op("Transpose", self.reshape(self.linear(x, width, gain), 1, tokens, heads, width // heads), perm=order)
+
+        query, key, value = by_heads(gain, [0, 2, 1, 3]), by_heads(gain, [0, 2, 3, 1]), by_heads(1.0, [0, 2, 1, 3])
+        scores = self.op("Mul", self.op("MatMul", query, key), self.number((width // heads) ** -0.5))
+        mixed = self.op("MatMul", self.op("Softmax", scores, axis=-1), value)
+        joined = self.reshape(self.op("Transpose", mixed, perm=[0, 2, 1, 3]), 1, tokens, width, channels=width)
+        return self.linear(joined, width)
+
     def reshape(self, x: str, *shape: int, channels: int | None = None) -> str:
         """Reshape; 0 keeps an extent, -1 takes the rest."""
         return self.op("Reshape", x, self.integers(*shape), channels=channels)
 
-    # -- result ----------------------------------------------------------------------------------
+    def classify(self, x: str) -> onnx.ModelProto:
+        """The network that ends with averages of the channels and a dense layer."""
+        return self.model(self.dense(self.global_pool(x), CLASSES), (1, CLASSES))
 
     def model(self, output: str, shape: Sequence[int]) -> onnx.ModelProto:
         """The finished network with the value `output`, renamed to "output"."""
@@ -181,5 +202,5 @@ class Graph:
         return helper.make_model(graph, ir_version=8, opset_imports=opsets)
 
 
-def _pair(extent: int | tuple[int, int]) -> tuple[int, int]:
+def _pair(extent: Kernel) -> tuple[int, int]:
     return extent if isinstance(extent, tuple) else (extent, extent)

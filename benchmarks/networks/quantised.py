@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import numpy_helper
 from onnxruntime import quantization
 from onnxruntime.quantization import QuantFormat, QuantType
 
@@ -33,9 +32,7 @@ class Way:
 WAYS = tuple(Way(format_, per_channel) for format_ in FORMATS for per_channel in (False, True))
 
 
-def quantise(
-    model: onnx.ModelProto, inputs: Sequence[dict[str, np.ndarray]], way: Way, **options
-) -> onnx.ModelProto:
+def quantise(model: onnx.ModelProto, inputs: Sequence[dict[str, np.ndarray]], way: Way, **options) -> onnx.ModelProto:
     """`model` quantised with the ranges that its tensors have on `inputs`. `options` are those of quantize_static.
 
     Weights have 7 of 8 bits: without VNNI ONNX Runtime adds pairs of products of 8 bits in 16, and larger ones saturate there.
@@ -49,18 +46,6 @@ def quantise(
                 before, after, _Reader(inputs), quant_format=FORMATS[way.format], per_channel=way.per_channel, **chosen
             )
         return onnx.load(after)
-
-
-def output_step(model: onnx.ModelProto) -> float:
-    """The step between neighbouring values of the first output, which a DequantizeLinear makes; 0 if none does."""
-    makers = {name: node for node in model.graph.node for name in node.output}
-    maker = makers.get(model.graph.output[0].name)
-    while maker is not None and maker.op_type == "Identity":
-        maker = makers.get(maker.input[0])
-    if maker is None or maker.op_type != "DequantizeLinear":
-        return 0.0
-    (scale,) = (t for t in model.graph.initializer if t.name == maker.input[1])
-    return float(numpy_helper.to_array(scale))
 
 
 @contextmanager

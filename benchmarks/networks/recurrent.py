@@ -87,7 +87,5 @@ def gru_series(seed: int = 0, steps: int = STEPS) -> onnx.ModelProto:
 
 
 RECURRENT: dict[str, Callable[[], onnx.ModelProto]] = {
-    "crnn_lite": crnn_lite,
-    "gru_series": gru_series,
-    "lstm_acoustic": lstm_acoustic,
+    "crnn_lite": crnn_lite, "gru_series": gru_series, "lstm_acoustic": lstm_acoustic,
 }

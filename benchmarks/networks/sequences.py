@@ -10,9 +10,8 @@ import numpy as np
 import onnx
 
 from benchmarks.networks.architectures import residual_gain
-from benchmarks.networks.graph import Graph
+from benchmarks.networks.graph import CLASSES, Graph
 
-CLASSES = 1000
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 
 

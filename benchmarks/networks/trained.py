@@ -39,29 +39,13 @@ TRAINED = {
         logits=True,  # the answers to harmless pictures are 0.99 and 0.01
     ),
     "ppocr_det": Trained(
-        _OCR,
-        "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
-        {"x": (1, 3, 480, 480)},
-        "lettered_photo",
+        _OCR, "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx", {"x": (1, 3, 480, 480)}, "lettered_photo",
     ),
     "ppocr_cls": Trained(
-        _OCR,
-        "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
-        {"x": (1, 3, 48, 192)},
-        "line_of_text",
+        _OCR, "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": (1, 3, 48, 192)}, "line_of_text",
     ),
-    "ppocr_rec": Trained(
-        _OCR,
-        "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
-        {"x": (1, 3, 48, 320)},
-        "line_of_text",
-    ),
-    "nudenet_320n": Trained(
-        "nudenet==3.4.2",
-        "nudenet/320n.onnx",
-        {"images": (1, 3, 320, 320)},
-        "photo_rgb",
-    ),
+    "ppocr_rec": Trained(_OCR, "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx", {"x": (1, 3, 48, 320)}, "line_of_text"),
+    "nudenet_320n": Trained("nudenet==3.4.2", "nudenet/320n.onnx", {"images": (1, 3, 320, 320)}, "photo_rgb"),
 }
 
 
@@ -149,11 +133,7 @@ def _photo(variant: int, width: int, height: int):
     with cbook.get_sample_data("grace_hopper.jpg") as file:
         photo = Image.open(file).convert("RGB")
     w, h = photo.size
-    views = (
-        photo,
-        ImageOps.mirror(photo.crop((w // 5, 0, w - w // 5, h // 2))),
-        ImageOps.invert(photo.crop((0, h // 2, w, h))),
-    )
+    views = (photo, ImageOps.mirror(photo.crop((w // 5, 0, w - w // 5, h // 2))), ImageOps.invert(photo.crop((0, h // 2, w, h))))
     return views[variant % 3].resize((width, height), Image.Resampling.BILINEAR)
 
 

@@ -26,10 +26,7 @@ def cache(folder: Path, inputs: worker.Inputs, threads: int) -> None:
 def load(folder: Path, inputs: worker.Inputs, threads: int, budget: int | None) -> worker.Call:
     """Compile for the lowest latency of one stream."""
     config = {
-        "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32",
-        "NUM_STREAMS": 1,
-        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
     }
     if (folder / _CACHE).exists():
         config["CACHE_DIR"] = str(folder / _CACHE)

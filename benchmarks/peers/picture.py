@@ -21,9 +21,7 @@ def draw(results: Sequence[dict], path: Path) -> None:
 
     columns = min(2, len(results))  # a page shows it 800 pixels wide
     rows = -(-len(results) // columns)
-    figure, axes = pyplot.subplots(
-        rows, columns, figsize=(4.0 * columns, 2.1 * rows + 0.4), squeeze=False, layout="constrained"
-    )
+    figure, axes = pyplot.subplots(rows, columns, figsize=(4.0 * columns, 2.1 * rows + 0.4), squeeze=False, layout="constrained")
     handles: dict[str, object] = {}
     for axis, result in zip(axes.flat, results, strict=False):
         handles |= _draw_one(axis, result)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from benchmarks.peers.conditions import Conditions
+from benchmarks.peers.machine import Conditions
 
 TOLERANCE = 1e-3  # of the error, as a part of the largest absolute output of the reference
 OURS = "flexcomp"
@@ -73,10 +73,7 @@ def standing(runs: Sequence[Run], reason: str = "", tolerance: float = TOLERANCE
 
 
 def judge(
-    rounds: Mapping[str, Sequence[Run]],
-    failures: Mapping[str, str],
-    ours: str = OURS,
-    tolerance: float = TOLERANCE,
+    rounds: Mapping[str, Sequence[Run]], failures: Mapping[str, str], ours: str = OURS, tolerance: float = TOLERANCE,
 ) -> Verdict:
     """Compare `ours` with the best of the others. `rounds` holds for each engine one run of every round."""
     names = dict.fromkeys([*rounds, *failures])

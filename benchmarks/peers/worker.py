@@ -1,15 +1,12 @@
 """The process of one engine: converts a model, or loads and times it. Needs NumPy and the engine, nothing else.
 
     python -m benchmarks.peers.ENGINE convert MODEL.onnx FOLDER INPUTS.npz --threads N
-    python -m benchmarks.peers.ENGINE measure FOLDER INPUTS.npz OUTPUTS.npz --threads N
-    python -m benchmarks.peers.ENGINE start FOLDER INPUTS.npz OUTPUTS.npz --threads N
+    python -m benchmarks.peers.ENGINE run FOLDER INPUTS.npz OUTPUTS.npz --threads N
 
-`start` says "ready" when everything is imported, waits for a line on stdin, and prints how long each inference took from then
-on, the first with all preparations: {"starts_ms": [first, second, …]}. `convert --cached` also makes the engine's cache for
+`run` says "ready" when everything is imported, waits for a line on stdin, and prints how long each inference took from then on,
+the first with all preparations, and the peak of the resident set over that before loading, with the engine imported and the
+inputs in memory: {"inferences_ms": [first, second, …], "memory_bytes": …}. `convert --cached` also makes the engine's cache for
 starting sooner.
-
-`measure` prints one JSON object. Memory is the peak of the resident set over that before loading, with the
-engine imported and the inputs in memory. Cold is the time from there to the first output.
 """
 
 from __future__ import annotations
@@ -28,15 +25,10 @@ import numpy as np
 Inputs = Mapping[str, np.ndarray]
 Call = Callable[[], Sequence[np.ndarray]]  # one inference on fixed inputs; outputs in order
 
-LEAST = 3  # inferences timed, of any duration
+LEAST = 3  # inferences timed after the third, of any duration
 
 
-def main(
-    package: str,
-    convert: Callable[..., None],
-    load: Callable[..., Call],
-    cache: Callable[..., None] | None = None,
-) -> None:
+def main(package: str, convert: Callable[..., None], load: Callable[..., Call], cache: Callable[..., None] | None = None) -> None:
     """Run the command line's command with the functions of an engine.
 
     `convert(model, folder, inputs, threads)` writes the files for `load(folder, inputs, threads, budget)`; `cache` of the same
@@ -50,62 +42,51 @@ def main(
         if args.cached and cache is not None:
             cache(args.folder, inputs, args.threads)
         return
-    task = _start if args.task == "start" else _measure
-    print(json.dumps({"version": version(package), **task(args, inputs, load)}))
+    print(json.dumps({"version": version(package), **_run(args, inputs, load)}))
 
 
-def _start(args: argparse.Namespace, inputs: Inputs, load: Callable[..., Call]) -> dict:
+def _run(args: argparse.Namespace, inputs: Inputs, load: Callable[..., Call]) -> dict:
     print("ready", flush=True)
     sys.stdin.readline()
-    begin = time.perf_counter()
-    call = load(args.folder, inputs, args.threads, args.budget)
-    outputs = [np.array(value) for value in call()]
-    ends = [begin, time.perf_counter()]
-    while len(ends) < 4 + LEAST or ends[-1] < ends[3] + args.seconds:
-        call()
-        ends.append(time.perf_counter())
-    np.savez(args.outputs, *outputs)
-    return {"starts_ms": [1e3 * float(taken) for taken in np.diff(ends)]}
-
-
-def _measure(args: argparse.Namespace, inputs: Inputs, load: Callable[..., Call]) -> dict:
-    others = _threads()
-    idle = _status("VmRSS")
+    others, idle = _threads(), _status("VmRSS")
     _reset_peak()
     start = time.perf_counter()
     call = load(args.folder, inputs, args.threads, args.budget)
     outputs = [np.array(value) for value in call()]
-    cold = time.perf_counter() - start
-    # Threads that only load have had their time by now.
-    spent = {thread: _processor_time(thread) for thread in _threads() - others}
-    call()
-    _spread(args.threads, {thread: _processor_time(thread) - before for thread, before in spent.items()})
-    call()
-    latencies: list[float] = []
-    end = time.perf_counter() + args.seconds
-    while len(latencies) < LEAST or time.perf_counter() < end:
+    took = [time.perf_counter() - start]
+
+    def again() -> float:
         start = time.perf_counter()
         call()
-        latencies.append((time.perf_counter() - start) * 1e3)
+        end = time.perf_counter()
+        took.append(end - start)
+        return end
+
+    # Threads that only load have had their time by now.
+    spent = {thread: _processor_time(thread) for thread in _threads() - others}
+    again()
+    _spread(args.threads, {thread: _processor_time(thread) - before for thread, before in spent.items()})
+    end = again() + args.seconds
+    while again() < end or len(took) < 3 + LEAST:
+        pass
     memory = _status("VmHWM") - idle
     np.savez(args.outputs, *outputs)
-    return {"latency_ms": latencies, "cold_ms": cold * 1e3, "idle_bytes": idle, "memory_bytes": memory}
+    return {"inferences_ms": [1e3 * seconds for seconds in took], "memory_bytes": memory}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     tasks = parser.add_subparsers(dest="task", required=True)
-    convert, *timed = (tasks.add_parser(name) for name in ("convert", "measure", "start"))
+    convert, run = (tasks.add_parser(name) for name in ("convert", "run"))
     convert.add_argument("model", type=Path)
-    for task in (convert, *timed):
+    for task in (convert, run):
         task.add_argument("folder", type=Path)
         task.add_argument("inputs", type=Path)
         task.add_argument("--threads", type=int, default=1)
     convert.add_argument("--cached", action="store_true", help="also what the engine keeps to start sooner")
-    for task in timed:
-        task.add_argument("outputs", type=Path)
-        task.add_argument("--seconds", type=float, default=1.0, help="how long inferences are timed")
-        task.add_argument("--budget", type=int, help="bytes, for engines that take a budget")
+    run.add_argument("outputs", type=Path)
+    run.add_argument("--seconds", type=float, default=1.0, help="how long inferences are timed, after the third")
+    run.add_argument("--budget", type=int, help="bytes, for engines that take a budget")
     return parser
 
 

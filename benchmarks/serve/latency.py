@@ -79,15 +79,14 @@ def plain_way(url: str, client: Client) -> Way:
 def triton_way(url: str, client: Client) -> Way:
     """Requests by Triton's client, from arrays to arrays."""
     import tritonclient.http as triton
+    from tritonclient.utils import np_to_triton_dtype
 
     connection = triton.InferenceServerClient(url.removeprefix("http://"))
     model = client.path.split("/")[3]
-    names = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bool": "BOOL"}
-
     def ask() -> dict[str, np.ndarray]:
         inputs = []
         for name, array in client.inputs.items():
-            inputs.append(triton.InferInput(name, list(array.shape), names.get(array.dtype.name, array.dtype.name.upper())))
+            inputs.append(triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
             inputs[-1].set_data_from_numpy(array)
         outputs = [triton.InferRequestedOutput(name) for name in client.right]
         result = connection.infer(model, inputs, outputs=outputs)
@@ -129,9 +128,7 @@ def latencies(url: str, client: Client, rounds: int) -> dict[str, np.ndarray]:
     """Milliseconds of every way in each round."""
     with answering(raw_answer(url, client)) as floor:
         ways = {
-            "session": Way(lambda: client.session.run(client.inputs), lambda answer: None),
-            "floor": plain_way(floor, client),
-            "http": plain_way(url, client),
-            "triton": triton_way(url, client),
+            "session": Way(lambda: client.session.run(client.inputs), lambda answer: None), "floor": plain_way(floor, client),
+            "http": plain_way(url, client), "triton": triton_way(url, client),
         }
         return in_turns(ways, rounds)

@@ -18,9 +18,10 @@ import psutil
 
 import flexcomp
 from benchmarks.networks.graph import Graph
+from flexcomp.runtime import made_inputs
+from flexcomp.serving.protocol import HEADER, described
 
 EXPECTED = (200, 429, 503)
-HEADER = "Inference-Header-Content-Length"
 
 
 def build_networks(folder: Path) -> list[Path]:
@@ -38,15 +39,18 @@ def build_networks(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def served(
-    libraries: list[Path], budget: str, *options: str, prefix: Sequence[str] = ()
+    libraries: Sequence[Path | str], budget: str, *options: str, prefix: Sequence[str] = (), log: Path | None = None
 ) -> Iterator[tuple[str, psutil.Process]]:
-    """A server's address, and the process that has its memory; `prefix` is a command that becomes the server."""
+    """A server's address, and the process that has its memory; `prefix` is a command that becomes the server.
+
+    Its log goes to the file `log`.
+    """
     serve = [sys.executable, "-m", "flexcomp", "serve", *map(str, libraries), "--budget", budget, "--port", "0"]
     command = [*prefix, *serve, *options]
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") if log is None else log.open("w+") as said:
         process = subprocess.Popen(command, stderr=said)
         try:
-            while not (found := re.search(r"serving url=(\S+)", _text(said))):
+            while not (found := re.search(r"serving\b.*?\burl\W+(http[^\s\"]+)", _text(said))):
                 if process.poll() is not None:
                     sys.exit(f"error: the server ended: {_text(said)}")
                 time.sleep(0.05)
@@ -70,24 +74,10 @@ class Client:
     def __init__(self, library: Path) -> None:
         self.path = f"/v2/models/{library.stem}/infer"
         self.session = flexcomp.load(library)
-        rng = np.random.default_rng(1)
-        self.inputs = {
-            port.name: rng.standard_normal(port.shape).astype(port.array_dtype)
-            if port.dtype.startswith("float")
-            else np.zeros(port.shape, port.array_dtype)
-            for port in self.session.inputs
-        }
+        self.inputs = dict(zip((port.name for port in self.session.inputs), made_inputs(self.session.inputs), strict=True))
         self.right = self.session.run(self.inputs)
-        names = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16", "bool": "BOOL"}
-        entries = [
-            {
-                "name": port.name,
-                "shape": list(port.shape),
-                "datatype": names.get(port.dtype, port.dtype.upper()),
-                "parameters": {"binary_data_size": self.inputs[port.name].nbytes},
-            }
-            for port in self.session.inputs
-        ]
+        binary = [{"parameters": {"binary_data_size": self.inputs[port.name].nbytes}} for port in self.session.inputs]
+        entries = [entry | more for entry, more in zip(described(self.session.inputs), binary, strict=True)]
         text = json.dumps({"inputs": entries, "parameters": {"binary_data_output": True}}).encode()
         self.body = text + b"".join(array.tobytes() for array in self.inputs.values())
         self.headers = {HEADER: str(len(text))}

@@ -44,9 +44,7 @@ def fork_and_check(chance: random.Random, inherited: flexcomp.Session, expected:
     return MEANINGS[code] if code < len(MEANINGS) else f"exit status {code}"
 
 
-def _in_child(
-    chance: random.Random, inherited: flexcomp.Session, expected: Expected, store: Path, folder: Path
-) -> int:
+def _in_child(chance: random.Random, inherited: flexcomp.Session, expected: Expected, store: Path, folder: Path) -> int:
     """Nothing here takes a lock that threads of the parent may have held."""
     try:
         inherited.run({port.name: np.zeros(port.shape, port.dtype) for port in inherited.inputs})

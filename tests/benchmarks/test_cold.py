@@ -16,17 +16,14 @@ import pytest
 
 from benchmarks import models
 from benchmarks.cold import tables
-from benchmarks.cold.artifacts import Built, Recipe, _Clock
+from benchmarks.cold.artifacts import Built, _Clock, digest
 from benchmarks.cold.contenders import OURS, Began, start_ours
 from benchmarks.cold.networks import NETWORKS, NNV12, TITLES, parameters, raw_nbytes
-from benchmarks.cold.records import KEY, Records
-from benchmarks.cold.sources import digest
-from benchmarks.cold.summary import START_MS, summarise
+from benchmarks.cold.summary import KEY, START_MS, Records, summarise
 from benchmarks.networks.graph import Graph
 from benchmarks.peers import ENGINES
-from benchmarks.peers.measure import EngineFailure, Workplace, largest_error
-from benchmarks.peers.page_cache import StillCached, cached_pages, forget_files
-from benchmarks.peers.starting import Waiting
+from benchmarks.peers.machine import StillCached, cached_pages, forget_files
+from benchmarks.peers.measure import EngineFailure, Waiting, Workplace, largest_error
 from flexcomp.demo import compare
 from flexcomp.errors import ArtifactError
 
@@ -89,7 +86,7 @@ def test_files_leave_the_page_cache(tmp_path):
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no tmpfs at /dev/shm")
 def test_files_in_memory_cannot_be_cold(monkeypatch):
-    monkeypatch.setattr("benchmarks.peers.page_cache._PAUSE_S", 0.0)
+    monkeypatch.setattr("benchmarks.peers.machine._PAUSE_S", 0.0)
     path = Path("/dev/shm") / f"flexcomp-{os.getpid()}"
     path.write_bytes(b"x" * 5000)
     try:
@@ -118,13 +115,10 @@ def expected(workplace) -> list[np.ndarray]:
 
 
 def test_an_engine_starts_when_it_is_told(workplace, expected):
-    waiting = Waiting(workplace, "flexcomp", False, 0.0)
-    try:
+    with Waiting(workplace, "flexcomp", 0.0) as waiting:
         waiting.until_ready()
         time.sleep(0.3)  # in nobody's time
         found = waiting.go()
-    finally:
-        waiting.close()
     assert largest_error(found.outputs, expected) < 1e-5
     assert len(found.inferences_ms) >= 6 and found.inferences_ms[0] > max(found.inferences_ms[3:])
 
@@ -133,12 +127,11 @@ def test_an_engine_that_cannot_start_says_why(workplace, tmp_path):
     elsewhere = Workplace(tmp_path, 1)
     (tmp_path / "flexcomp-1").mkdir()
     np.savez(elsewhere.inputs, x=np.zeros(1))
-    waiting = Waiting(elsewhere, "flexcomp", False, 0.0)
-    try:
-        with pytest.raises(EngineFailure, match=r"start: .*ArtifactError.*model\.so"):
-            waiting.go()
-    finally:
-        waiting.close()
+    with (
+        Waiting(elsewhere, "flexcomp", 0.0) as waiting,
+        pytest.raises(EngineFailure, match=r"run: .*ArtifactError.*model\.so"),
+    ):
+        waiting.go()
 
 
 def test_our_runner_starts_cold(workplace, expected, tmp_path):
@@ -238,7 +231,6 @@ def test_an_artifact_is_known_by_what_it_is_made_of(tmp_path):
     (other / "compiler").mkdir(parents=True)
     (other / "compiler" / "pass.py").write_text("a = 2")
     assert digest(["compiler"], other) != first
-    assert str(Recipe("once", "smallest", "best", "int8")) == "once-smallest-best-int8"
 
 
 def test_phases_of_a_build_are_timed(monkeypatch):

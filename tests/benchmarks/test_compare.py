@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.compare import COLUMNS, add_rows
-from benchmarks.peers.conditions import Conditions, observed
+from benchmarks.peers.machine import Conditions, observed
 from benchmarks.peers.measure import largest_error
 from benchmarks.peers.picture import by_network, draw, shown
 from benchmarks.peers.summary import Run, conditions, judge, ranking

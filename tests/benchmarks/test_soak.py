@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.soak.__main__ import GROWTH, LIMIT, Tally
 from benchmarks.soak.memory import Allowance, Share
-from benchmarks.soak.tally import GROWTH, LIMIT, Tally
 
 
 def test_calls_that_overlap_count_as_the_largest_until_one_is_alone():

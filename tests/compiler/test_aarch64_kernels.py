@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import flexcomp
-from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from benchmarks.networks.graph import Graph
 from flexcomp.runtime import runner
+from tests.decoding import Sizes, gpt2_decoder
 
 from ..operators.blocks import rounded_product, several
 from ..operators.recurrent import Case, together

@@ -8,10 +8,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 
 import flexcomp
 from benchmarks.networks.graph import Graph
-from benchmarks.networks.quantised import WAYS, Way, output_step, quantise
+from benchmarks.networks.quantised import WAYS, Way, quantise
 from flexcomp.device import resolve_target
 from flexcomp.runtime import runner
 
@@ -51,6 +52,18 @@ def quantised(way: Way) -> onnx.ModelProto:
 
 def wanted(model: onnx.ModelProto, given: dict[str, np.ndarray]) -> np.ndarray:
     return onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)[0]
+
+
+def output_step(model: onnx.ModelProto) -> float:
+    """The step between neighbouring values of the first output, which a DequantizeLinear makes; 0 if none does."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    maker = makers.get(model.graph.output[0].name)
+    while maker is not None and maker.op_type == "Identity":
+        maker = makers.get(maker.input[0])
+    if maker is None or maker.op_type != "DequantizeLinear":
+        return 0.0
+    (scale,) = (t for t in model.graph.initializer if t.name == maker.input[1])
+    return float(numpy_helper.to_array(scale))
 
 
 def counted(found: np.ndarray, model: onnx.ModelProto) -> np.ndarray:

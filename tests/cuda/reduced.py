@@ -67,7 +67,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
 _IMAGES = dict.fromkeys(zoo.NAMES, 64) | dict.fromkeys(("alexnet", "zfnet512", "inception_v1"), 96)
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     **{name: partial(lambda name, image: for_pictures(zoo.load(name), image), name, _IMAGES[name]) for name in zoo.NAMES},
-    "resnet152": lambda: for_pictures(resnet((3, 8, 36, 3)), 64),
+    "resnet152": lambda: for_pictures(resnet("resnet", (3, 8, 36, 3)), 64),
     "mobilenet_v2": lambda: for_pictures(mobilenet_v2(), 64),
     "vit_b16": lambda: vit_b16(image=64),
     "gpt2": lambda: gpt2(tokens=16),

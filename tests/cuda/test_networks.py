@@ -4,10 +4,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from flexcomp.demo import compare, zoo
 from flexcomp.device import resolve_target, with_tf32
 from tests.cuda.network import networks
+from tests.decoding import Sizes, gpt2_decoder
 from tests.operators.inputs import inputs_of
 from tests.operators.networks import NETWORKS
 

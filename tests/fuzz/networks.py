@@ -15,10 +15,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
-from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from benchmarks.networks.graph import Graph
 from flexcomp.program.program import Program
 from tests.by_hand import encode_program
+from tests.decoding import Sizes, gpt2_decoder
 
 
 def residual() -> onnx.ModelProto:

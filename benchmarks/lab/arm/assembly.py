@@ -11,14 +11,12 @@ from functools import cached_property
 
 _LABEL = re.compile(r"([.\w$]+):")
 _BRANCH = re.compile(r"(?:b|b\.\w+|bc\.\w+|cbn?z|tbn?z)\s+(?:.*,\s*)?([.\w$]+)$")
-_FMA = re.compile(r"(?:fmla|fmadd)\b")
 _VECTOR_FMA = re.compile(r"(fmla|sdot)\s+v\d+\.(4s|8h)")
 _PRODUCTS = {"fmla 4s": 4, "fmla 8h": 8, "sdot 4s": 16}
 _STACK = re.compile(r"(?:ld|st)\w*\s.*\[sp\b")
 _WIDENING = re.compile(r"(?:fcvtl|shll|[su]shll|[su]xtl|[su]cvtf)2?\b")
 _VECTOR_STORE = re.compile(r"st(p)?(?:ur|r)?\s+q")
 _STORE = re.compile(r"st\w*\s")
-_LOAD = re.compile(r"ld\w*\s")
 _TRIPLE = "aarch64-linux-gnu"
 _ITERATIONS = 400
 _OLDEST = 17  # version of LLVM
@@ -40,15 +38,6 @@ class Loop:
         """Of those multiply-adds."""
         found = (_VECTOR_FMA.match(line) for line in self.instructions)
         return sum(_PRODUCTS[f"{match[1]} {match[2]}"] for match in found if match)
-
-    @cached_property
-    def scalar_fmas(self) -> int:
-        """Multiply-adds that do not fill a register."""
-        return sum(bool(_FMA.match(line) and not _VECTOR_FMA.match(line)) for line in self.instructions)
-
-    @cached_property
-    def loads(self) -> int:
-        return sum(bool(_LOAD.match(line)) for line in self.instructions)
 
     @cached_property
     def spills(self) -> int:

@@ -47,8 +47,7 @@ class Core:
 
 
 CORES = {
-    "raspberry-pi-4b": Core("A72", "cortex-a72", 1, 0.95),
-    "raspberry-pi-5": Core("A76", "neoverse-n1", 2, 0.95),
+    "raspberry-pi-4b": Core("A72", "cortex-a72", 1, 0.95), "raspberry-pi-5": Core("A76", "neoverse-n1", 2, 0.95),
     "pixel-6-pro": Core("X1", "neoverse-v1", 4, 0.85),
 }
 A55 = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a55"
@@ -65,38 +64,27 @@ _RELU = ("relu", ("acc",))
 def conv(size: int, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> ConvSpec:
     """A convolution with ReLU over a square image, padded to keep its size."""
     return ConvSpec(
-        1, size, size, inputs, outputs, (kernel, kernel), (stride, stride), (kernel // 2,) * 4, groups=groups,
-        epilogue=_RELU,
+        1, size, size, inputs, outputs, (kernel, kernel), (stride, stride), (kernel // 2,) * 4, groups=groups, epilogue=_RELU,
     )  # fmt: skip
 
 
 # Layers of ResNet, VGG, MobileNetV2, EfficientNet, ViT and GPT-2, and which kernel of theirs is looked at.
 LAYERS: list[tuple[str, ConvSpec | MatmulSpec, str]] = [
-    ("stem 7×7 /2", conv(224, 3, 64, 7, 2), "direct"),
-    ("stem 3×3 /2", conv(224, 3, 32, 3, 2), "direct"),
-    ("stem 3×3", conv(224, 3, 64, 3), "direct"),
-    ("1×1, 56 pixels", conv(56, 64, 256), "direct"),
-    ("1×1, 14 pixels", conv(14, 1024, 256), "direct"),
-    ("1×1, 7 pixels", conv(7, 960, 320), "direct"),
-    ("1×1 /2", conv(56, 256, 512, 1, 2), "direct"),
-    ("1×1 Strassen, 28 pixels", conv(28, 512, 512), "strassen"),
-    ("3×3, 56 pixels", conv(56, 64, 64, 3), "direct"),
-    ("3×3, 28 pixels", conv(28, 128, 128, 3), "direct"),
-    ("3×3, 7 pixels", conv(7, 512, 512, 3), "direct"),
-    ("3×3 /2", conv(28, 256, 256, 3, 2), "direct"),
-    ("3×3 im2col", conv(28, 128, 128, 3), "im2col_gemm"),
-    ("F(2), 56 pixels", conv(56, 64, 64, 3), "winograd F(2)"),
-    ("F(2), 7 pixels", conv(7, 512, 512, 3), "winograd F(2)"),
-    ("F(4), 56 pixels", conv(56, 64, 64, 3), "winograd F(4)"),
+    ("stem 7×7 /2", conv(224, 3, 64, 7, 2), "direct"), ("stem 3×3 /2", conv(224, 3, 32, 3, 2), "direct"),
+    ("stem 3×3", conv(224, 3, 64, 3), "direct"), ("1×1, 56 pixels", conv(56, 64, 256), "direct"),
+    ("1×1, 14 pixels", conv(14, 1024, 256), "direct"), ("1×1, 7 pixels", conv(7, 960, 320), "direct"),
+    ("1×1 /2", conv(56, 256, 512, 1, 2), "direct"), ("1×1 Strassen, 28 pixels", conv(28, 512, 512), "strassen"),
+    ("3×3, 56 pixels", conv(56, 64, 64, 3), "direct"), ("3×3, 28 pixels", conv(28, 128, 128, 3), "direct"),
+    ("3×3, 7 pixels", conv(7, 512, 512, 3), "direct"), ("3×3 /2", conv(28, 256, 256, 3, 2), "direct"),
+    ("3×3 im2col", conv(28, 128, 128, 3), "im2col_gemm"), ("F(2), 56 pixels", conv(56, 64, 64, 3), "winograd F(2)"),
+    ("F(2), 7 pixels", conv(7, 512, 512, 3), "winograd F(2)"), ("F(4), 56 pixels", conv(56, 64, 64, 3), "winograd F(4)"),
     ("F(4), 14 pixels", conv(14, 256, 256, 3), "winograd F(4)"),
     ("fully connected, 197 rows", ConvSpec(1, 1, 197, 768, 3072), "direct"),
-    ("Q·K, 197 rows", MatmulSpec(12, 197, 197, 64), "matmul"),
-    ("P·V, 197 rows", MatmulSpec(12, 197, 64, 197), "matmul"),
+    ("Q·K, 197 rows", MatmulSpec(12, 197, 197, 64), "matmul"), ("P·V, 197 rows", MatmulSpec(12, 197, 64, 197), "matmul"),
     ("depthwise 3×3", conv(28, 144, 144, 3, groups=144), "depthwise"),
     ("depthwise 3×3 /2", conv(28, 144, 144, 3, 2, groups=144), "depthwise"),
     ("depthwise 5×5", conv(28, 144, 144, 5, groups=144), "depthwise"),
-    ("depthwise 5×5 /2", conv(28, 144, 144, 5, 2, groups=144), "depthwise"),
-    ("gemv", ConvSpec(1, 1, 1, 4096, 1000), "gemv"),
+    ("depthwise 5×5 /2", conv(28, 144, 144, 5, 2, groups=144), "depthwise"), ("gemv", ConvSpec(1, 1, 1, 4096, 1000), "gemv"),
 ]
 
 

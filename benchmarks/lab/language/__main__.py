@@ -27,7 +27,7 @@ import onnxruntime
 
 import flexcomp
 from benchmarks.cgroup import memory_group
-from benchmarks.peers.page_cache import forget_files
+from benchmarks.peers.machine import forget_files
 from benchmarks.results import Results, Table, json_option
 from flexcomp.runtime import Session, pool_bytes
 

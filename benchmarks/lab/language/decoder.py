@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +39,6 @@ class Sizes:
         return self.width // self.heads
 
     @property
-    def caches_nbytes(self) -> int:
-        """In float32."""
-        return 2 * 4 * self.layers * self.shared * self.capacity * self.depth
-
-    @property
     def state(self) -> dict[str, str]:
         """Caches after an inference, and before it."""
         names = [f"{i}.{part}" for i in range(self.layers) for part in ("key", "value")]
@@ -73,7 +68,6 @@ class Weights:
 
     sizes: Sizes
     seed: int = 0
-    norms: dict[str, np.ndarray] = field(default_factory=dict)
 
     def matrices(self) -> Iterator[tuple[str, Matrix]]:
         """One after the other, the same in every call."""

@@ -5,9 +5,9 @@ import onnxruntime
 import pytest
 
 import flexcomp
-from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from tests.cuda.driver.pictures import pictures
 from tests.cuda.driver.toolkit import build
+from tests.decoding import Sizes, gpt2_decoder
 from tests.operators.inputs import inputs_of
 
 SEEDS = (1, 2, 3)  # of the order in which threads run, and of delays

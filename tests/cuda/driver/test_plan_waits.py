@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import flexcomp
-from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from tests.by_hand import written
 from tests.cuda.driver import waits
 from tests.cuda.driver.pictures import pictures
+from tests.decoding import Sizes, gpt2_decoder
 
 COMPUTE, COPY = 0, 1  # who waits, for the GPU of tests
 SIZES = Sizes(layers=1, width=64, heads=4, vocabulary=3000)
