@@ -41,6 +41,8 @@ flexcomp-run --pool MODEL.so MODEL.so ... --budget B [options]
                           they come, before the report. No options of inferences on tensors count
   --tokens N              at most so many (default: until the caches are full)
   --stop-tokens TOKENS    the reply ends before one of these
+  --suppress-tokens TOKENS, --begin-suppress-tokens TOKENS
+                          these do not come, or not as the first: settings of generation_config.json
   --pool                  several models share the budget: each gets --repeat requests, one after the other, beside the
                           others'. Of the other options --threads (of a lane), --warmup, --output-dir (DIR/MODEL), --seed,
                           --verify, --no-direct, --read-bandwidth, --no-affinity, --no-work-stealing count. A model's
@@ -104,6 +106,12 @@ Arguments ParseArguments(int argc, char** argv) {
       numbers[text.substr(0, equals)] = number;
     };
   };
+  const auto of_tokens = [](const char* option, std::set<int64_t>& set) {
+    return [option, &set](const std::string& text) {
+      const std::vector<int64_t> tokens = Tokens(option, text);
+      set = {tokens.begin(), tokens.end()};
+    };
+  };
   const std::map<std::string, std::function<void(const std::string&)>> options = {
       {"--lanes", [&](const std::string& text) { parsed.lanes = Number<int>("--lanes", text); }},
       {"--urgency", of_model("--urgency", parsed.urgency)},
@@ -124,11 +132,9 @@ Arguments ParseArguments(int argc, char** argv) {
       {"--input", take_input},
       {"--generate", [&](const std::string& text) { parsed.generate = Tokens("--generate", text); }},
       {"--tokens", [&](const std::string& text) { parsed.tokens = Number<uint64_t>("--tokens", text); }},
-      {"--stop-tokens",
-       [&](const std::string& text) {
-         const std::vector<int64_t> tokens = Tokens("--stop-tokens", text);
-         parsed.stop_tokens = {tokens.begin(), tokens.end()};
-       }},
+      {"--stop-tokens", of_tokens("--stop-tokens", parsed.stop_tokens)},
+      {"--suppress-tokens", of_tokens("--suppress-tokens", parsed.suppress_tokens)},
+      {"--begin-suppress-tokens", of_tokens("--begin-suppress-tokens", parsed.begin_suppress_tokens)},
       {"--output-dir", [&](const std::string& text) { parsed.output_dir = text; }},
       {"--trace", [&](const std::string& text) { parsed.trace = text; }},
       {"--callers", [&](const std::string& text) { parsed.callers = Number<int>("--callers", text); }},
@@ -200,8 +206,10 @@ Arguments ParseArguments(int argc, char** argv) {
     throw UsageError(
         "with --pool only --budget, --threads, --repeat, --warmup, --output-dir, --seed, --verify, --no-direct, "
         "--read-bandwidth, --no-affinity, --no-work-stealing and the pool's own options count");
-  const bool limits = parsed.tokens != Arguments().tokens || !parsed.stop_tokens.empty();
-  if (parsed.generate.empty() && limits) throw UsageError("--tokens and --stop-tokens need --generate");
+  const bool of_reply = parsed.tokens != Arguments().tokens || !parsed.stop_tokens.empty() || !parsed.suppress_tokens.empty() ||
+                        !parsed.begin_suppress_tokens.empty();
+  if (parsed.generate.empty() && of_reply)
+    throw UsageError("--tokens, --stop-tokens, --suppress-tokens and --begin-suppress-tokens need --generate");
   if (parsed.tokens == 0) throw UsageError("--tokens takes at least 1");
   if (!parsed.generate.empty() && (pool || !parsed.inputs.empty() || !parsed.output_dir.empty() || !parsed.trace.empty() || parsed.repeat != 1 ||
                                    parsed.warmup > 0 || parsed.reset_state || parsed.seed > 0 || parsed.switch_budgets > 0))

@@ -34,7 +34,7 @@ struct Arguments {
   std::map<std::string, std::string> inputs;  // name → .npy file
   std::vector<int64_t> generate;  // the tokens to go on from; empty: inferences on tensors
   uint64_t tokens = std::numeric_limits<uint64_t>::max();  // at most so many more
-  std::set<int64_t> stop_tokens;
+  std::set<int64_t> stop_tokens, suppress_tokens, begin_suppress_tokens;
   std::string output_dir;                     // empty: outputs are not written
   std::string trace;                          // empty: nothing is traced
   bool warm = false;  // kept bytes are loaded before the first inference

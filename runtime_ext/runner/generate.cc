@@ -1,9 +1,13 @@
 #include "generate.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <optional>
+#include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -39,14 +43,31 @@ struct Reply {
   int64_t first_ns = 0, last_ns = 0;  // of the monotonic clock
 };
 
+// The likeliest token but those that the arguments suppress.
+int64_t LikeliestLeft(std::span<float> logits, const Arguments& arguments, bool is_first) {
+  const auto suppress = [&](const std::set<int64_t>& tokens) {
+    for (const int64_t token : tokens)
+      if (static_cast<uint64_t>(token) < logits.size()) logits[static_cast<size_t>(token)] = -INFINITY;
+  };
+  suppress(arguments.suppress_tokens);
+  if (is_first) suppress(arguments.begin_suppress_tokens);
+  const auto most = std::ranges::max_element(logits);
+  if (*most == -INFINITY) throw std::runtime_error("--suppress-tokens and --begin-suppress-tokens leave no token that may follow");
+  return most - logits.begin();
+}
+
 Reply Follow(const Model& model, const Arguments& arguments) {
-  const auto capacity = Got<flexcomp_decoder_info>(flexcomp_describe_decoder, model.session()).capacity;
+  const auto info = Got<flexcomp_decoder_info>(flexcomp_describe_decoder, model.session());
+  const bool suppresses = !arguments.suppress_tokens.empty() || !arguments.begin_suppress_tokens.empty();
+  std::vector<float> logits(suppresses ? info.vocabulary : 0);
   Reply reply;
   Line line;
   std::vector<int64_t> given = arguments.generate;
   for (uint64_t position = 0;;) {
     int64_t next;
-    Require(flexcomp_decode(model.session(), position, given.data(), static_cast<uint32_t>(given.size()), nullptr, &next));
+    float* const wanted = suppresses ? logits.data() : nullptr;
+    Require(flexcomp_decode(model.session(), position, given.data(), static_cast<uint32_t>(given.size()), wanted, &next));
+    if (suppresses) next = LikeliestLeft(logits, arguments, position == 0);
     position += given.size();
     given = {next};
     reply.last_ns = MonotonicNs();
@@ -57,7 +78,7 @@ Reply Follow(const Model& model, const Arguments& arguments) {
     }
     line.Append(next);
     if (++reply.tokens == arguments.tokens) return reply;
-    if (position == capacity) {
+    if (position == info.capacity) {
       reply.finish = "capacity";
       return reply;
     }
