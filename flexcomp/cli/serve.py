@@ -194,6 +194,8 @@ def _drafts(
         if name not in decoders and (name in loaded or repository is None):
             known = ", ".join(decoders) or "none"
             raise InputError(f"--draft {name}=… is for a decoder that is served with its tokenizer; there is {known}")
+    for path in found.values():
+        read_summary(path)  # also of a decoder that a client loads later
     return found
 
 

@@ -24,6 +24,12 @@ def is_decoder(path: Path) -> bool:
     return (path.resolve().parent / TOKENIZER).exists() and bool(read_summary(path).get("states"))
 
 
+def weights_of(path: Path) -> Path:
+    """The weights of a library: next to the library, or, if that is a link without weights, next to its target."""
+    beside = path.with_suffix(".weights")
+    return beside if beside.exists() or not path.is_symlink() else path.resolve().with_suffix(".weights")
+
+
 @dataclass(frozen=True)
 class Part:
     """What one of several may take of a budget, in bytes."""
@@ -74,22 +80,18 @@ def needs_of(path: Path, draft: Path | None = None) -> Needs:
 class LanguageModel:
     """A decoder with its tokenizer, and perhaps a draft, whose replies take turns."""
 
-    def __init__(
-        self, path: Path, nbytes: int, threads: int | None, waiting: int, draft: Path | None = None, weights: Path | None = None
-    ) -> None:
-        """`weights`: None for those next to the library.
-
-        Raises FlexcompError: for a library that is no decoder, a broken tokenizer, weights that cannot be read, a draft of other
-        tokens.
+    def __init__(self, path: Path, nbytes: int, threads: int | None, waiting: int, draft: Path | None = None) -> None:
+        """Raises FlexcompError: for a library that is no decoder, a broken tokenizer, weights that cannot be read, a draft of
+        other tokens.
         """
         self.needs = needs_of(path, draft)
         self.prompt_tokens = self.tokens = self.tried = self.right = 0  # of replies that have ended
         self._held = self.needs.divided(nbytes)
         with ExitStack() as opened:
-            paths = [(path, weights)] if draft is None else [(path, weights), (draft, None)]
+            libraries = [path] if draft is None else [path, draft]
             self.sessions = [
-                opened.enter_context(load(one, part, threads, weights=its_weights))
-                for (one, its_weights), part in zip(paths, self._held[1:], strict=True)
+                opened.enter_context(load(one, part, threads, weights=weights_of(one)))
+                for one, part in zip(libraries, self._held[1:], strict=True)
             ]
             proposes = None if draft is None else Draft(self.sessions[1], draft.resolve().parent)
             self.text = Text(self.sessions[0], path.resolve().parent, draft=proposes)

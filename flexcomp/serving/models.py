@@ -14,7 +14,7 @@ from flexcomp.generation.tokenizer import TOKENIZER
 from flexcomp.runtime import Fitting, TensorInfo, read_summary
 
 from .answers import OPENAI, UNKNOWN, Refusal
-from .language import is_decoder
+from .language import is_decoder, weights_of
 from .memory import give_back_freed_memory
 from .protocol import most_nbytes
 from .whole import Whole
@@ -98,10 +98,14 @@ class Models:
             raise Refusal(UNKNOWN, f"the model {_shown(name)} cannot run: {reason}")
 
     def without_folders(self, text: str) -> str:
-        """As clients may read it: with names of files, but not of their folders."""
+        """As clients may read it: with names of files, but not of the folders above."""
         for folder in sorted(self._folders, key=len, reverse=True):
-            text = text.replace(folder, "")
+            text = text.replace(folder, "").replace(folder.rstrip("/"), Path(folder).name)
         return text
+
+    def without_folders_in(self, refusal: Refusal) -> Refusal:
+        """The same of an answer."""
+        return Refusal(refusal.status, self.without_folders(str(refusal)), headers=refusal.headers, field=refusal.field)
 
     def all_ready(self) -> bool:
         """Whether all loaded models can run: the protocol's "ready", also for a server without models."""
@@ -124,9 +128,11 @@ class Models:
             path = self._libraries().get(name)
             if path is None:
                 raise unknown(name)
-            self._folders |= _folders(path) | _folders(_weights_of(path))
+            draft = self._whole.drafts.get(name)
+            libraries = [path] if draft is None else [path, draft]
+            self._folders |= {folder for one in libraries for file in (one, weights_of(one)) for folder in _folders(file)}
             try:
-                files = _files(path)
+                files = tuple(map(_files, libraries))
                 if self._is_loaded(name):
                     if self._files[name] == files and self._broken(name) is None:
                         return
@@ -153,7 +159,7 @@ class Models:
 
     def _open(self, name: str, path: Path) -> None:
         if is_decoder(path):
-            self._whole.add(name, path, _weights_of(path))
+            self._whole.add(name, path)
             self._reasons.pop(name, None)
             return
         if states := read_summary(path).get("states"):
@@ -162,7 +168,7 @@ class Models:
                 f"{path} keeps {listed} from one inference to the next, which all clients would share; decoders need "
                 f"{TOKENIZER} next to it"
             )
-        self._whole.add_network(name, path, weights=_weights_of(path), **self._options.get(name, {}))
+        self._whole.add_network(name, path, weights=weights_of(path), **self._options.get(name, {}))
         model = Model.of(name, self._pool.fitting(name))
         self._reasons.pop(name, None)
         self._loaded[name] = model
@@ -213,7 +219,7 @@ def _files(path: Path) -> tuple:
     """Identity and time of writing of the files of a library, its weights, and its tokenizer if it has one."""
     found = []
     text = path.resolve().parent / TOKENIZER
-    for one in (path, _weights_of(path), *([text] if text.exists() else [])):
+    for one in (path, weights_of(path), *([text] if text.exists() else [])):
         try:
             status = one.stat()
         except OSError as error:
@@ -222,16 +228,10 @@ def _files(path: Path) -> tuple:
     return tuple(found)
 
 
-def _weights_of(path: Path) -> Path:
-    """The weights of a library: next to the library, or, if that is a link without weights, next to its target."""
-    beside = path.with_suffix(".weights")
-    return beside if beside.exists() or not path.is_symlink() else path.resolve().with_suffix(".weights")
-
-
 def _folders(path: Path) -> set[str]:
     """The beginnings of all paths by which an error may name a file: as given, in full, and where links lead."""
     paths = path, path.absolute(), Path(os.path.realpath(path))
-    return {f"{one.parent}/".replace("//", "/") for one in paths} - {"./"}
+    return {f"{one.parent}/" for one in paths if one.parent.name}
 
 
 def _shown(name: str) -> str:

@@ -191,7 +191,8 @@ class Completions:
             refusal = refusal_of(error)
             if not began or refusal is None:
                 raise
-            await write(error_event(error_object(refusal, is_openai=True)), more=False)
+            told = self._service.models.without_folders_in(refusal)
+            await write(error_event(error_object(told, is_openai=True)), more=False)
             return
         said.is_sent = True
         await write(answered.last(reply.reply, asked.with_usage), more=False)

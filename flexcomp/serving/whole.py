@@ -47,8 +47,8 @@ class Whole(Mapping[str, LanguageModel]):
         """`nbytes` is the pool's budget, and the budget of all. A decoder gets `threads`, and has up to `waiting` requests
         wait; `drafts` are of decoders with these names.
         """
-        self.pool, self.budget = pool, nbytes
-        self._threads, self._waiting, self._drafts = threads, waiting, drafts or {}
+        self.pool, self.budget, self.drafts = pool, nbytes, drafts or {}
+        self._threads, self._waiting = threads, waiting
         self._changing = threading.RLock()
         self._decoders: Mapping[str, LanguageModel] = {}  # another one with each change: others are reading it
         self._networks: Mapping[str, _Network] = {}
@@ -78,20 +78,20 @@ class Whole(Mapping[str, LanguageModel]):
 
     # ------------------------------------------------------------------------------------------------------ models
 
-    def add(self, name: str, path: Path, weights: Path | None = None) -> None:
+    def add(self, name: str, path: Path) -> None:
         """Open a decoder. The others give the memory that it needs first, and the budget's rest in proportion.
 
         Raises BudgetError where all together need more than there is, and what `LanguageModel` raises; then others have what
         they had.
         """
-        draft = self._drafts.get(name)
+        draft = self.drafts.get(name)
         with self._changing:
             before, needs = self._held(), {**self._needs(), name: needs_of(path, draft)}
             held = self._parted(self._networks, needs, self.budget)
             own = held.pop(name)
             self._hold(held)
             try:
-                decoder = LanguageModel(path, own, self._threads, self._waiting, draft, weights)
+                decoder = LanguageModel(path, own, self._threads, self._waiting, draft)
             except BaseException:
                 self._hold(before)
                 raise
@@ -107,7 +107,7 @@ class Whole(Mapping[str, LanguageModel]):
 
     def add_network(self, name: str, path: Path, **options: Any) -> None:
         """`Pool.add`, with memory that decoders give. Raises as that and `add`; then others have what they had."""
-        if name in self._drafts:
+        if name in self.drafts:
             raise InputError(f'"{name}" is no decoder, and takes no draft')
         with self._changing:
             before, networks = self._held(), self._networks

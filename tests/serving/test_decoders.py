@@ -17,6 +17,7 @@ from flexcomp.serving import Metrics, Models, Room, Service, Whole, libraries_in
 from flexcomp.serving.answers import Refusal
 from flexcomp.serving.logs import Log
 from flexcomp.units import Units, enough, human_bytes
+from tests.cli import calls
 from tests.serving.in_process import ask
 from tests.serving.servers import Server
 
@@ -84,6 +85,57 @@ def test_they_come_and_go(repository, asked, reply):
             replied()
         assert server.client.get("/v2/models/chat/ready").status_code == 404
         assert change(server, "chat", "load") == (200, "") and replied() == reply
+
+
+def test_all_of_a_repository_with_a_draft(repository, draft_library, asked, reply):
+    """At once, or when a client asks; a draft that was replaced is opened anew."""
+    drafts = repository.parent / "drafts"
+    shutil.copytree(draft_library.parent, drafts)
+    small = repository.parent / "small.so"
+    small.symlink_to(drafts / draft_library.name)
+    options = ["--repository", repository, "--draft", f"chat={small}", "--budget", "60MB", "--threads", "1"]
+    with_draft = needs_of(repository / "chat" / "model.so", small).part.most
+
+    def replied(server, name="chat") -> str:
+        answer = server.client.post("/v1/chat/completions", json=GREEDY | {"model": name, "messages": CHAT, "max_tokens": 20})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["choices"][0]["message"]["content"]
+
+    with Server(*options, "--load-all") as server:
+        listed = server.client.post("/v2/repository/index", json={"ready": True}).json()
+        assert [one["name"] for one in listed] == ["chat", "linked", "plain"]
+        assert [replied(server), replied(server, "linked")] == [reply, reply]
+        assert server.client.post("/v2/models/plain/infer", json=asked).status_code == 200
+        assert server.metric("flexcomp_decoder_budget_bytes", model="chat") == with_draft
+    with Server(*options) as server:
+        assert change(server, "chat", "load") == change(server, "chat", "load") == (200, "") and replied(server) == reply
+        assert server.metric("flexcomp_decoder_budget_bytes", model="chat") == with_draft
+        text = (drafts / "tokenizer.json").read_text()
+        (drafts / "tokenizer.json").write_text(text.replace("<end>", "<fin>"))
+        code, error = change(server, "chat", "load")
+        assert code == 400 and "token 0 of the draft's tokenizer in drafts is" in error and "of that in chat: take" in error
+        assert change(server, "chat", "load")[0] == 400
+        (drafts / "tokenizer.json").write_text(text)
+        assert change(server, "chat", "load") == (200, "") and replied(server) == reply
+        assert change(server, "plain", "load") == (200, "")
+
+
+def test_drafts_that_cannot_be(repository, decoder_library, tmp_path):
+    options = ["serve", "--repository", repository, "--budget", "40MB", "--port", "0"]
+    done = calls.call(*options, "--draft", f"chat={tmp_path / 'none.so'}")
+    assert done.returncode == 4 and "none.so" in done.stderr
+    done = calls.call(*options, "--draft", f"plain={decoder_library}", "--load-all")
+    assert done.returncode == 2 and "--draft plain=… is for a decoder" in done.stderr and "there is chat, linked" in done.stderr
+    with Server(*options[1:-2], "--draft", f"plain={decoder_library}") as server:
+        code, error = change(server, "plain", "load")
+        assert code == 400 and '"plain" is no decoder, and takes no draft' in error
+
+
+def test_clients_do_not_learn_where_a_model_lies(repository):
+    (repository / "chat" / "tokenizer_config.json").unlink()
+    with Server("--repository", repository, "--load-all", "--budget", "40MB", "--threads", "1") as server:
+        answer = server.client.post("/v1/chat/completions", json=GREEDY | {"messages": CHAT})
+        assert answer.status_code == 400 and answer.json()["error"]["message"].startswith("chat has no chat template")
 
 
 def test_one_that_has_no_room_is_refused_with_the_numbers(repository, first, asked):
