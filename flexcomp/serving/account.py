@@ -69,6 +69,7 @@ async def accounted(service: Service, scope: Scope) -> AsyncIterator[Account]:
 
     What clients are told becomes Refusal. ClientDisconnect, and the end of the server, are raised only before the answer starts.
     """
+    sent = scope["state"][SENT]() if SENT in scope["state"] else None
     with service.room.share() as share:
         account = Account(service, share)
         outcome, status = "failed", FAULT
@@ -92,5 +93,5 @@ async def accounted(service: Service, scope: Scope) -> AsyncIterator[Account]:
             raise refusal from error
         finally:
             account.close(outcome, status)
-        if (sent := scope["state"].get(SENT)) is not None:  # the request counts until then
+        if sent is not None:  # the request counts until then
             await sent(service.within_s)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from inspect import isroutine
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -36,13 +37,18 @@ _MOST_NBYTES = 1 << 16  # of a request that is no inference
 def make_app(service: Service, token: str | None = None) -> ASGIApp:
     """The application for a server; without a token only for requests of this machine."""
     app = make_routes(service)
-    app.openapi = lambda: openapi(with_token=token is not None)  # type: ignore[method-assign]
+    document = json.dumps(openapi(with_token=token is not None)).encode()  # one, for all that take their time to read it
+
+    @app.get("/openapi.json")
+    async def document_of_routes() -> Response:
+        return Response(document, media_type="application/json")
+
     return Crowd(Guard(_Shortcut(app, service), token), lambda: service.crowded())
 
 
 def make_routes(service: Service) -> FastAPI:
     """All that is answered, to whoever asks."""
-    app = FastAPI(title="flexcomp", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title="flexcomp", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     _errors(app, service)
     _server(app, service)
     _models(app, service)
@@ -52,12 +58,15 @@ def make_routes(service: Service) -> FastAPI:
 
 
 class _Shortcut:
-    """Hands requests for an inference to their route, past all that FastAPI does before; all others to FastAPI."""
+    """Hands requests to the routes that are applications, past all that FastAPI does before; all others to FastAPI.
+
+    FastAPI takes 0.3 ms for a request, and 4 KB for as long as that waits.
+    """
 
     def __init__(self, app: FastAPI, service: Service) -> None:
         self._app = app
         self._service = service
-        routes = [route for route in app.routes if isinstance(route, Route) and isinstance(route.endpoint, Inference)]
+        routes = [route for route in app.routes if isinstance(route, Route) and not isroutine(route.endpoint)]
         self._routes = sorted(routes, key=lambda route: len(route.path))  # most requests name no version
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,11 +74,11 @@ class _Shortcut:
             for route in self._routes:
                 matched, found = route.matches(scope)
                 if matched is Match.FULL:
-                    await self._infer(route.endpoint, scope | found, receive, send)
+                    await self._ask(route.endpoint, scope | found, receive, send)
                     return
         await self._app(scope, receive, send)
 
-    async def _infer(self, inference: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _ask(self, application: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         began = False
 
         async def sending(message: Message) -> None:
@@ -78,7 +87,7 @@ class _Shortcut:
             await send(message)
 
         try:
-            await inference(scope, receive, sending)
+            await application(scope, receive, sending)
         except ClientDisconnect:
             await Response(status_code=BAD)(scope, receive, send)  # which nobody receives
         except Exception as error:
@@ -92,8 +101,7 @@ def _failed(service: Service, path: str, error: Exception) -> Response:
     refusal = refusal_of(error) or Refusal(FAULT, "the server failed; its log says why")
     if refusal.status == FAULT:
         service.log.warning("failed", path=path[:200], error=str(error))
-    words = service.models.without_folders(str(refusal))
-    return error_answer(Refusal(refusal.status, words, headers=refusal.headers, field=refusal.field), path)
+    return error_answer(service.models.without_folders_in(refusal), path)
 
 
 def _errors(app: FastAPI, service: Service) -> None:
@@ -159,7 +167,6 @@ def _models(app: FastAPI, service: Service) -> None:
             | ({"parameters": parameters} if (parameters := shape_parameters(model.fitting)) else {})
         )
 
-    # An application of its own: a route of FastAPI takes 0.3 ms.
     inference = Inference(service, require_version)
     app.add_route("/v2/models/{name}/infer", inference, methods=["POST"])
     app.add_route("/v2/models/{name}/versions/{version}/infer", inference, methods=["POST"])

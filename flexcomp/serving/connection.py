@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -25,7 +26,7 @@ from .logs import Log
 
 MOST_BESIDE_NBYTES = 1 << 16  # in a row outside of the body: request line and headers, trailers, the frames of chunks
 MOST_HEADERS = 128  # of a request: each takes more memory than its bytes
-SENT = "flexcomp.sent"  # in the state of a request's scope: `Connection.sent`
+SENT = "flexcomp.sent"  # in the state of a request's scope: `Connection.holding`
 INTO = "flexcomp.into"  # in the same: `Connection.read_into`
 _END = b"\r\n\r\n"  # of a head
 _VERSIONS = ("1.0", "1.1")
@@ -72,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False  # nothing is read
         self._full: asyncio.Future | None = None  # done when the system has taken all that was written
         self._unsent_nbytes = 0  # of answers: a write's memory is free when the system has taken all of the write
-        self._awaited = False  # the application waits until the answer is sent, for which it has room
+        self._is_held = False  # the application has room for the answer, and waits until that is sent
         self._last = False  # no request is taken any more
 
     # ------------------------------------------------------------------------------------ called by the event loop
@@ -183,8 +184,8 @@ class Connection(asyncio.BufferedProtocol):
         expects = any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers)
         keep_alive = keep_alive and version != "1.0" and parser.should_keep_alive() and not self._server.connections.ending
         exchange = Exchange(self, scope["method"], keep_alive, expects and begin == end, self._server.log)
-        scope["state"] = {SENT: self.sent, INTO: partial(self.read_into, exchange)}
-        self._exchange = exchange
+        scope["state"] = {SENT: partial(self.holding, exchange), INTO: partial(self.read_into, exchange)}
+        self._exchange, self._is_held = exchange, False
         self._server.connections.works(self)
         if self._is_complete:
             exchange.came(b"", False)
@@ -343,18 +344,19 @@ class Connection(asyncio.BufferedProtocol):
         if self._full is not None:
             await asyncio.shield(self._full)
 
-    async def sent(self, within_s: float) -> None:
-        """The same; a client that is slower than that loses the connection."""
+    def holding(self, exchange: Exchange) -> Callable[[float], Awaitable[None]]:
+        """Told before the answer that the application has room for all of it, until the returned function has waited."""
+        self._is_held |= exchange is self._exchange
+        return self._sent
+
+    async def _sent(self, within_s: float) -> None:
+        """Until the system has the answer; a client that is slower than that loses the connection."""
         if self._full is None:
             return
-        self._awaited = True
-        try:
-            with anyio.move_on_after(within_s) as waiting:  # `asyncio.wait_for` loses cancels before Python 3.12
-                await self.drained()
-            if waiting.cancelled_caught:
-                self.abort()
-        finally:
-            self._awaited = False
+        with anyio.move_on_after(within_s) as waiting:  # `asyncio.wait_for` loses cancels before Python 3.12
+            await self.drained()
+        if waiting.cancelled_caught:
+            self.abort()
 
     def answered(self) -> None:
         """The exchange in progress is complete: the next may begin, when all of this one has come and gone."""
@@ -368,9 +370,9 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Wait for the next bytes to read or write."""
         connections = self._server.connections
+        unsent_nbytes = 0 if self._full is None or self._is_held else self._unsent_nbytes
         if self._full is not None:
             connections.waits(self, Wait.TAKEN)
-            asyncio.get_running_loop().call_soon(self._hold_unsent)  # then the application has said whether it waits
             if not self._last:
                 self._pause_reading()
         elif self._last:
@@ -380,10 +382,8 @@ class Connection(asyncio.BufferedProtocol):
             self.resume_reading()
         if self._last:
             self._transport.close()
-
-    def _hold_unsent(self) -> None:
-        if self.wait is Wait.TAKEN and not self._awaited:
-            self._server.connections.hold_unsent(self, self._unsent_nbytes)
+        if unsent_nbytes:
+            connections.hold_unsent(self, unsent_nbytes)  # at once: many requests may be answered before anything else is done
 
     def _close_after_the_answer(self) -> None:
         self._last = True

@@ -11,7 +11,9 @@ to be answered meanwhile. The exit status is 1 above 8 MiB, or a second.
 from __future__ import annotations
 
 import argparse
+import os
 import resource
+import signal
 import socket
 import sys
 import tempfile
@@ -117,11 +119,7 @@ def unread(server: Server, readers: int, request: bytes = _LONG) -> Seen:
         for turn in range(_ROUNDS):
             for number in range(readers):
                 if turn == 0:
-                    there.append(held.enter_context(socket.socket()))
-                    there[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-                    there[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 100)  # the sender's buffer is small as well
-                    there[-1].connect((HOST, server.port))
-                    there[-1].setblocking(False)
+                    there.append(held.enter_context(_reader(server)))
                 with suppress(BlockingIOError, ConnectionError):
                     there[number].send(request)
                     if number % 2:
@@ -132,6 +130,34 @@ def unread(server: Server, readers: int, request: bytes = _LONG) -> Seen:
     time.sleep(1.5)
     healthy_after_s(server)
     return Seen(grew, resident_nbytes(server) - before, slowest)
+
+
+def burst(server: Server, readers: int) -> int:
+    """The server's largest memory over the idle process, bytes, where so many clients ask at once and take nothing."""
+    for _ in range(20):
+        assert server.client.get("/openapi.json").status_code == 200
+    process, before = processes(server)[-1], resident_nbytes(server)
+    with _files(readers), ExitStack() as held:
+        there = [held.enter_context(_reader(server)) for _ in range(readers)]
+        healthy_after_s(server)
+        Path(f"/proc/{process}/clear_refs").write_text("5")  # the peak begins anew
+        os.kill(process, signal.SIGSTOP)
+        for one in there:
+            one.send(_LONG)
+        os.kill(process, signal.SIGCONT)
+        healthy_after_s(server)
+        (peak,) = (line.split()[1] for line in Path(f"/proc/{process}/status").read_text().splitlines() if "VmHWM" in line)
+    return 1024 * int(peak) - before
+
+
+def _reader(server: Server) -> socket.socket:
+    """A connection of a client whose system takes little at a time."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 100)  # the sender's buffer is small as well
+    one.connect((HOST, server.port))
+    one.setblocking(False)
+    return one
 
 
 def main() -> None:

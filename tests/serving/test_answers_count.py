@@ -23,7 +23,7 @@ def test_an_answer_counts_until_it_is_sent(first, asked):
             held.append(service.room.used)
             return body
 
-        assert asyncio.run(ask(make_app(service), INFER, len(body), receive, messages, **{SENT: sent})) == 200
+        assert asyncio.run(ask(make_app(service), INFER, len(body), receive, messages, **{SENT: lambda: sent})) == 200
         assert [message["type"] for message in messages] == ["http.response.start", "http.response.body"]
         arrays = 3 * 1024  # input, output, and its bytes in the answer; the body's text is gone
         assert held == [len(body), (arrays, 5, 2)] and service.room.used == 0

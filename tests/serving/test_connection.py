@@ -60,12 +60,13 @@ class Application:
         await self._answer(scope, send, text)
 
     async def _answer(self, scope, send, text: bytes) -> None:
+        sent = scope["state"][SENT]()
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(text))]}
         )
         self.unsent += 1
         await send({"type": "http.response.body", "body": text})
-        await scope["state"][SENT](0.5)
+        await sent(0.5)
         self.unsent -= 1
 
 

@@ -46,6 +46,11 @@ def test_clients_that_do_not_read_their_answers(guarded):
     assert guarded.client.get("/v2").status_code == 200
 
 
+def test_clients_that_all_ask_at_once(guarded):
+    """With an answer for each they take 16 MB before the first of them is closed."""
+    assert crowd.burst(guarded, readers=450) < crowd.MOST_NBYTES
+
+
 def test_a_process_with_few_files_serves_on(first):
     """Connections are fewer then, and accepting one more is not tried all the time."""
     few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200)); "
