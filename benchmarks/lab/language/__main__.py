@@ -8,6 +8,12 @@ of the weights file. Engines take turns, a prompt and its tokens each, and media
 `--llama` is Python of an environment in which llama-cpp-python was built from its sdist; in a budget it maps the file, in a
 control group of the budget and `--worker` bytes for Python itself. ONNX Runtime runs with everything in memory. The exit status
 is 1 if any budget gives other tokens than ONNX Runtime at accuracy level 0; `--arithmetic int8` and narrow caches may.
+
+    python -m benchmarks.lab.language --served 25 --llama VENV/bin/python --layers 22 --width 2048 --inner 5632 --heads 32 \
+        --capacity 256 --prompt 128 --threads 2 --folder DIR --json FILE
+
+`--served` compares `flexcomp serve` and `llama_cpp.server`, in control groups of so many percent of their files, by one client.
+Each is started for each reply, its file out of the page cache; of flexcomp's group `--worker` bytes are for its process.
 """
 
 from __future__ import annotations
@@ -32,6 +38,8 @@ from benchmarks.results import Results, Table, json_option
 from flexcomp.runtime import Session, pool_bytes
 
 from .decoder import Sizes, Weights, write_gguf, write_onnx
+from .served import COLUMNS as SERVED
+from .served import compare_servers
 
 WORKER = Path(__file__).with_name("llama_worker.py")
 COLUMNS = {
@@ -123,28 +131,39 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arithmetic", choices=("float32", "int8"), default="float32")
     parser.add_argument("--read-bandwidth", type=float, help="imitate storage of so many bytes per second")
     parser.add_argument("--llama", type=Path, help="Python with llama-cpp-python")
-    parser.add_argument("--worker", default="64MB", help="memory of llama.cpp's Python, besides the budget")
+    parser.add_argument("--worker", default="64MB", help="memory of a process, besides the budget")
+    parser.add_argument("--served", type=float, metavar="PERCENT", help="compare servers, in this part of a file")
+    parser.add_argument("--folder", type=Path, help="keep models there, and take those that are there")
     json_option(parser, "language")
     given = parser.parse_args(arguments)
     sizes = Sizes(**{name: getattr(given, name) for name in vars(Sizes())})
+    if given.served and given.llama is None:
+        parser.error("--served needs --llama")
     if given.prompt % given.chunk or given.prompt + given.tokens > sizes.capacity:
         parser.error("a prompt is whole chunks, and has room in the caches with the tokens after it")
     weights, prompt = Weights(sizes), np.random.default_rng(1).integers(0, sizes.vocabulary, (1, given.prompt))
-    written, table, wrong = Results.begin("benchmarks.lab.language"), Table(COLUMNS), False
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="language-") as name:
+    written, wrong = Results.begin("benchmarks.lab.language"), False
+    table = Table(SERVED if given.served else COLUMNS)
+    own = tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="language-") if given.folder is None else nullcontext(given.folder)
+    with own as name:
         folder = Path(name)
-        models = {level: folder / f"level{level}.onnx" for level in dict.fromkeys([0, *given.levels])}
+        models = {level: folder / f"level{level}.onnx" for level in dict.fromkeys([0, *([] if given.served else given.levels)])}
         for level, path in models.items():
-            write_onnx(weights, path, level)
-        if given.llama is not None:
-            write_gguf(weights, folder / "decoder.gguf")
+            if not path.exists():
+                write_onnx(weights, path, level)
+        if given.llama is not None and not (gguf := folder / "decoder.gguf").exists():
+            write_gguf(weights, gguf)
         for threads in given.threads:
             library = folder / f"decoder{threads}.so"
-            flexcomp.build(
-                models[0], input_shapes={"input_ids": (1, "s")}, shapes={"s": [1, given.chunk]}, state=sizes.state,
-                state_type=given.state_type, arithmetic=given.arithmetic, threads=threads, probe=folder,
-            ).export_library(library)  # fmt: skip
-            wrong |= _compared(given, sizes, models, library, prompt, threads, table)
+            if not library.exists():
+                flexcomp.build(
+                    models[0], input_shapes={"input_ids": (1, "s")}, shapes={"s": [1, given.chunk]}, state=sizes.state,
+                    state_type=given.state_type, arithmetic=given.arithmetic, threads=threads, probe=folder,
+                ).export_library(library)  # fmt: skip
+            if given.served:
+                compare_servers(given, sizes, library, gguf, threads, table)
+            else:
+                wrong |= _compared(given, sizes, models, library, prompt, threads, table)
     written.write(given.json, [table])
     return int(wrong and given.arithmetic == given.state_type == "float32")
 

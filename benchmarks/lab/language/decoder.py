@@ -17,7 +17,7 @@ MICROSOFT = "com.microsoft"
 BLOCK = 32
 _STD = 4.61  # of whole numbers from -8 to 7
 _FLOAT32, _Q4_0 = 0, 2  # element types of GGUF
-_UINT32, _FLOAT, _TEXT = 4, 6, 8  # types of its metadata
+_UINT32, _INT32, _FLOAT, _BOOL, _TEXT, _ARRAY = 4, 5, 6, 7, 8, 9  # types of its metadata
 _ALIGN = 32
 
 
@@ -142,14 +142,21 @@ def write_onnx(weights: Weights, path: Path, accuracy_level: int) -> None:
     onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data")
 
 
+def vocabulary(sizes: Sizes) -> list[str]:
+    """The texts of tokens: two that begin and end texts, bytes, and words."""
+    return ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *(f"t{i}" for i in range(259, sizes.vocabulary))]
+
+
 def write_gguf(weights: Weights, path: Path) -> None:
-    """For llama.cpp, without a vocabulary."""
-    s = weights.sizes
-    settings: dict[str, int | float | str] = {
+    """For llama.cpp; types and scores of tokens are those of SentencePiece."""
+    s, tokens = weights.sizes, vocabulary(weights.sizes)
+    settings: dict[str, int | float | str | list] = {
         "general.architecture": "llama", "llama.context_length": s.capacity, "llama.embedding_length": s.width,
         "llama.block_count": s.layers, "llama.feed_forward_length": s.inner, "llama.attention.head_count": s.heads,
         "llama.attention.head_count_kv": s.shared, "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.rope.dimension_count": s.depth, "llama.vocab_size": s.vocabulary, "tokenizer.ggml.model": "no_vocab",
+        "llama.rope.dimension_count": s.depth, "llama.vocab_size": s.vocabulary, "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": [0.0] * len(tokens),
+        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, *[1] * (len(tokens) - 259)], "tokenizer.ggml.add_space_prefix": False,
     }  # fmt: skip
     norms = ["output_norm", *(f"blk.{i}.{part}_norm" for i in range(s.layers) for part in ("attn", "ffn"))]
     tensors = [(f"{name}.weight", (s.width,), _FLOAT32, weights.norm(name).tobytes()) for name in norms]
@@ -173,9 +180,15 @@ def _text(text: str) -> bytes:
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-def _value(value: float | str) -> bytes:
+def _value(value: float | str | list) -> bytes:
+    if isinstance(value, list):
+        kind, form = (_TEXT, "") if isinstance(value[0], str) else (_FLOAT, "f") if isinstance(value[0], float) else (_INT32, "i")
+        elements = struct.pack(f"<{len(value)}{form}", *value) if form else b"".join(map(_text, value))
+        return struct.pack("<IIQ", _ARRAY, kind, len(value)) + elements
     if isinstance(value, str):
         return struct.pack("<I", _TEXT) + _text(value)
+    if isinstance(value, bool):
+        return struct.pack("<I?", _BOOL, value)
     if isinstance(value, float):
         return struct.pack("<If", _FLOAT, value)
     return struct.pack("<II", _UINT32, value)
