@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 
 from benchmarks.cgroup import memory_group
-from benchmarks.peers.page_cache import forget_files
+from benchmarks.peers.machine import forget_files
 from benchmarks.results import Table
 from flexcomp.generation.tokenizer import TOKENIZER
 from flexcomp.runtime import pool_bytes
