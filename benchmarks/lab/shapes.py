@@ -1,17 +1,19 @@
 """Latency of libraries of several shapes at these shapes, compared with libraries of each shape alone, in turns.
 
-    python -m benchmarks.lab.shapes [encoder squeezenet …] [--budgets 8] [--plans]
+    python -m benchmarks.lab.shapes build DIR [encoder squeezenet …]
+    python -m benchmarks.lab.shapes measure DIR [encoder squeezenet …] [--budgets 8] [--plans]
 
-Both libraries have the same budget, of those that the one of all shapes can have. With --plans nothing runs: predicted latencies
-are compared, and whether plans have the same kernels and read the same bytes. The exit status is 1 if a ratio exceeds 1.03.
+`measure` wants a quiet machine. Both libraries have the same budget, of those that the one of all shapes can have. With --plans
+nothing runs: predicted latencies are compared, and whether plans have the same kernels and read the same bytes. The exit status
+is 1 if a ratio exceeds 1.03.
 """
 
 from __future__ import annotations
 
 import argparse
 import bisect
+import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -25,7 +27,7 @@ from benchmarks.lab.lengths import least_ms
 from benchmarks.networks.encoders import encoder
 from benchmarks.results import Results, Table, json_option
 from benchmarks.turns import evenly
-from flexcomp.program import Program, Rung, decode_shapes
+from flexcomp.program import EXTENTS, Program, Rung, decode_shapes
 from flexcomp.runtime import made_inputs, read_program
 
 MOST = 1.03
@@ -62,31 +64,37 @@ def same_plan(one: Program, of: Rung, other: Program, at: Rung) -> bool:
     return steps(one, of) == steps(other, at) and read(of) == read(at)
 
 
-def compare(name: str, count: int, timed: bool, turns: int, table: Table) -> None:
-    """A row for each shape and budget of a network."""
+def build(folder: Path, name: str) -> None:
+    """The libraries of a network: of all shapes, and of each alone, `0.so` of the largest."""
     model, axes, shapes = network_of(name)
     options = {"threads": 1, "probe": False, "progress": False}
-    with tempfile.TemporaryDirectory() as folder:
-        every = Path(folder, "every.so")
-        flexcomp.build(model, input_shapes=axes, shapes=list(shapes), **options).export_library(every)
-        programs = decode_shapes(read_program(every))
-        least = max(program.rungs[0].budget for program in programs)
-        for extents, program in zip(shapes, programs, strict=True):
-            fixed = {port: tuple(extents.get(one, one) for one in shape) for port, shape in axes.items()}
-            path = Path(folder, "alone.so")
-            flexcomp.build(model, input_shapes=fixed, **options).export_library(path)
-            (own,) = decode_shapes(read_program(path))
-            budgets = evenly([rung.budget for rung in own.rungs], count)
-            for budget in sorted({max(budget, least) for budget in budgets}):
-                plans = serving(program.rungs, budget), serving(own.rungs, budget)
-                times = [1e3 * plan.seconds for plan in plans]
-                if timed:
-                    with flexcomp.load(every, budget) as both, flexcomp.load(path, budget) as alone:
-                        given = _inputs(extents, alone)
-                        times = least_ms((partial(both.run, given), partial(alone.run, given)), turns)
-                same = same_plan(program, plans[0], own, plans[1])
-                shape = ", ".join(f"{axis}={extent}" for axis, extent in extents.items())
-                table.add(name, shape, budget / 2**20, *times, times[0] / times[1], "yes" if same else "no")
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    flexcomp.build(model, input_shapes=axes, shapes=list(shapes), **options).export_library(folder / name / "every.so")
+    for index, extents in enumerate(shapes):
+        fixed = {port: tuple(extents.get(one, one) for one in shape) for port, shape in axes.items()}
+        flexcomp.build(model, input_shapes=fixed, **options).export_library(folder / name / f"{index}.so")
+
+
+def compare(folder: Path, name: str, count: int, timed: bool, turns: int, table: Table) -> None:
+    """A row for each shape and budget of a network whose libraries are there."""
+    every = folder / name / "every.so"
+    programs = decode_shapes(read_program(every))
+    least = max(program.rungs[0].budget for program in programs)
+    for index, program in enumerate(programs):
+        extents = json.loads(program.metadata[EXTENTS])
+        path = folder / name / f"{index}.so"
+        (own,) = decode_shapes(read_program(path))
+        budgets = evenly([rung.budget for rung in own.rungs], count)
+        for budget in sorted({max(budget, least) for budget in budgets}):
+            plans = serving(program.rungs, budget), serving(own.rungs, budget)
+            times = [1e3 * plan.seconds for plan in plans]
+            if timed:
+                with flexcomp.load(every, budget) as both, flexcomp.load(path, budget) as alone:
+                    given = _inputs(extents, alone)
+                    times = least_ms((partial(both.run, given), partial(alone.run, given)), turns)
+            same = same_plan(program, plans[0], own, plans[1])
+            shape = ", ".join(f"{axis}={extent}" for axis, extent in extents.items())
+            table.add(name, shape, budget / 2**20, *times, times[0] / times[1], "yes" if same else "no")
 
 
 def _inputs(extents: dict[str, int], session: flexcomp.Session) -> dict[str, np.ndarray]:
@@ -98,6 +106,8 @@ def _inputs(extents: dict[str, int], session: flexcomp.Session) -> dict[str, np.
 def main() -> int:
     """Build, and print a line for each network, shape and budget."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("action", choices=("build", "measure"))
+    parser.add_argument("dir", type=Path, help="where libraries lie, on the storage to measure")
     parser.add_argument("networks", nargs="*", default=["encoder", *IMAGES], choices=["encoder", *IMAGES])
     parser.add_argument("--budgets", type=int, default=8, help="of each shape")
     parser.add_argument("--plans", action="store_true", help="compare plans and predicted latencies; run nothing")
@@ -105,8 +115,12 @@ def main() -> int:
     json_option(parser, "shapes")
     args = parser.parse_args()
     results, table = Results.begin("benchmarks.lab.shapes"), Table(COLUMNS)
+    if args.action == "build":
+        for name in args.networks:
+            build(args.dir, name)
+        return 0
     for name in args.networks:
-        compare(name, args.budgets, not args.plans, args.turns, table)
+        compare(args.dir, name, args.budgets, not args.plans, args.turns, table)
     results.write(args.json, [table])
     ratios = [row[5] for row in table.rows]
     print(f"at most {max(ratios):.3f}; {sum(row[6] == 'yes' for row in table.rows)} of {len(ratios)} plans are the same")

@@ -10,11 +10,12 @@ from tests.shaped import INPUTS, encoder
 
 
 @pytest.mark.parametrize("timed", [False, True])
-def test_every_shape_and_budget_has_a_row(timed, monkeypatch):
+def test_every_shape_and_budget_has_a_row(timed, monkeypatch, tmp_path):
     monkeypatch.setattr(shapes, "network_of", lambda name: (encoder(), INPUTS, [{"n": 16}, {"n": 4}]))
     monkeypatch.setattr(shapes, "texts", lambda n: {"ids": shapes.np.ones((1, n), "int64")})
     table = Table(shapes.COLUMNS)
-    shapes.compare("small", 2, timed, 1, table)
+    shapes.build(tmp_path, "small")
+    shapes.compare(tmp_path, "small", 2, timed, 1, table)
     assert [row[1] for row in table.rows] == ["n=16", "n=16", "n=4", "n=4"]
     for row in table.rows:
         assert row[5] == row[3] / row[4] > 0 and row[6] in ("yes", "no")
