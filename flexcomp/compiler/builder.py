@@ -202,8 +202,6 @@ def prepare_shapes(
     declared = options.model.declared
     if resolved.gpu and options.model.pad is not None:
         raise InputError(f"pad: a GPU computes ({resolved}), for which inputs are not padded: leave pad out")
-    if resolved.gpu and len(declared) > 1:
-        raise InputError(f"shapes: a GPU computes ({resolved}), for which a library holds one shape: build a library for each")
     report("import", 0, len(declared))
     of, inputs, shapes = options.model, [shape.inputs for shape in declared], []
     states = partial(written_out, changing(of.state))

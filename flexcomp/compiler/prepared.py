@@ -125,8 +125,6 @@ class Prepared:
         origins = network.nodes
         record = choices.record(self.kernels, [candidates[layer.name] for layer in layers])
         record |= nodes.record([origins.get(layer.name) for layer in layers])
-        if self.target.gpu:
-            record[CODE_NBYTES] = str(sum(map(code_nbytes, objects.values())))
         for one in self.chosen:
             record |= one.record(network, layers).metadata()
         costs = self.planning.costs
@@ -192,6 +190,9 @@ class Prepared:
 
 def artifact_of(programs: Sequence[Program], objects: dict[str, bytes], of: Prepared) -> Artifact:
     """An artifact of programs for one network, each in another shape, on the weights that any of them uses."""
+    if of.target.gpu:
+        for one in programs:
+            one.metadata[CODE_NBYTES] = str(sum(map(code_nbytes, objects.values())))
     (first, *others), weights = drop_unused(programs, of.planning.network.weights)
     return Artifact(first, objects, weights, of.target, tuple(others))
 

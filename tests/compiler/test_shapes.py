@@ -119,12 +119,6 @@ def test_types_that_errors_choose_are_within_the_error_in_every_shape(monkeypatc
         flexcomp.build(encoder(), input_shapes=INPUTS, shapes=shapes, weights="auto", calibration=given[:1], progress=False)
 
 
-def test_a_gpu_takes_one_shape():
-    options = options_of(input_shapes=INPUTS, shapes={"n": [16, 64]})
-    with pytest.raises(InputError, match=r"a GPU computes .* a library for each"):
-        prepare_shapes(encoder(), "h200", options, compiler=UNCOMPILED)
-
-
 def test_a_state_has_one_shape():
     with pytest.raises(InputError, match=r'shapes: the state "x" is float32\[8×32\] for n=8, but float32\[4×32\] for n=4'):
         shaped(sums(), {"x": ("n", 32)}, {"n": [4, 8]}, state={"y": "x"})

@@ -38,12 +38,12 @@ std::shared_ptr<Device> Shared() {
 
 }  // namespace
 
-CudaProcessor::CudaProcessor(const Program& program, const std::string& library_path)
-    : program_(program),
+CudaProcessor::CudaProcessor(const Shapes& shapes, const std::string& library_path)
+    : shapes_(shapes),
       shared_(Shared()),
       device_(*shared_),
-      library_(program.layers.at(0), library_path),
-      order_(device_, program),
+      library_(shapes[0].layers.at(0), library_path),
+      order_(device_, shapes),
       graph_(device_),
       delivery_(MakeDelivery(device_, order_, mapped_)) {}
 
@@ -72,7 +72,8 @@ std::unique_ptr<SessionMemory> CudaProcessor::MakeMemory(uint64_t nbytes) {
     return mapped;
   }
   uint64_t most = nbytes;
-  for (const RungHead& rung : program_.rungs) most = std::max(most, rung.arena);
+  for (const auto& program : shapes_.programs())
+    for (const RungHead& rung : program->rungs) most = std::max(most, rung.arena);
   return std::make_unique<DeviceMemory>(device_, nbytes, most);
 }
 

@@ -13,6 +13,7 @@
 #include "cuda/stream_order.h"
 #include "kernels/model_library.h"
 #include "kernels/processor.h"
+#include "program/shapes.h"
 
 namespace flexcomp::cuda {
 
@@ -20,8 +21,8 @@ namespace flexcomp::cuda {
 // steps.
 class CudaProcessor final : public Processor {
  public:
-  // `program` must outlive the processor. Throws TargetError, ArtifactError, ExecutionError.
-  CudaProcessor(const Program& program, const std::string& library_path);
+  // `shapes` must outlive the processor. Throws TargetError, ArtifactError, ExecutionError.
+  CudaProcessor(const Shapes& shapes, const std::string& library_path);
   ~CudaProcessor() override;
 
   Kernel Find(const Layer& layer) override;
@@ -46,7 +47,7 @@ class CudaProcessor final : public Processor {
  private:
   int Tell(const Refusal& refusal) noexcept;  // in tvm_ffi's manner
 
-  const Program& program_;
+  const Shapes& shapes_;
   const std::shared_ptr<Device> shared_;  // with the tensors that callers hold
   Device& device_;
   ModelLibrary library_;

@@ -4,12 +4,13 @@
 
 namespace flexcomp::cuda {
 
-StreamOrder::StreamOrder(Device& device, const Program& program) : device_(device) {
-  const Most most = MostOf(program);
-  waited_for_.resize(most.steps);
+StreamOrder::StreamOrder(Device& device, const Shapes& shapes) : device_(device) {
+  const uint64_t steps = shapes.Most([](const Program& program) { return MostOf(program).steps; });
+  const uint64_t operations = shapes.Most([](const Program& program) { return MostOf(program).operations; });
+  waited_for_.resize(steps);
   try {
-    Create(device_, steps_, most.steps);
-    Create(device_, loads_, most.operations);
+    Create(device_, steps_, steps);
+    Create(device_, loads_, operations);
   } catch (...) {
     Destroy();
     throw;

@@ -8,14 +8,15 @@
 
 #include "cuda/device.h"
 #include "program/program.h"
+#include "program/shapes.h"
 
 namespace flexcomp::cuda {
 
-// Events of a program's steps and loads, as many as its largest rung has.
+// Events of steps and loads, as many as the largest rung of any shape has.
 class StreamOrder {
  public:
   // Throws ExecutionError.
-  StreamOrder(Device& device, const Program& program);
+  StreamOrder(Device& device, const Shapes& shapes);
   ~StreamOrder();
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;

@@ -64,7 +64,7 @@ Shapes::Shapes(std::vector<std::shared_ptr<const Program>> programs) : programs_
   for (size_t i = 1; i < programs_.size(); ++i) {
     const Program& other = *programs_[i];
     const bool agree = first.target == other.target && first.features == other.features && first.threads == other.threads &&
-                       !first.on_cuda && !other.on_cuda && SamePorts(first.inputs, other.inputs) &&
+                       first.on_cuda == other.on_cuda && SamePorts(first.inputs, other.inputs) &&
                        SamePorts(first.outputs, other.outputs) && SameStates(first, other) && SameWeights(first.weights, other.weights);
     if (!agree) RaiseError("ArtifactError", "shape ", i, " of the network differs from others in more than extents");
     for (size_t j = 0; j < i; ++j)

@@ -34,7 +34,8 @@ Placement PlaceThreads(const Program& program, const SessionOptions& options) {
   return Place(options.cores, options.threads, static_cast<int>(std::clamp<uint32_t>(program.threads, 1, kMaxThreads)));
 }
 
-std::unique_ptr<Processor> MakeProcessor(const Program& program, const SessionOptions& options, const Placement& placement) {
+std::unique_ptr<Processor> MakeProcessor(const Shapes& shapes, const SessionOptions& options, const Placement& placement) {
+  const Program& program = shapes[0];
   const std::vector<std::string> missing = MissingCpuFeatures(program.features);
   if (!missing.empty()) {
     std::string list;
@@ -48,7 +49,7 @@ std::unique_ptr<Processor> MakeProcessor(const Program& program, const SessionOp
   if (program.layers.empty()) Raise("ArtifactError", "the program has no layers");
   if (program.on_cuda && options.lane) Raise("InputError", "networks for GPUs do not take turns in one working memory yet");
   if (program.on_cuda && options.linked != nullptr) Raise("ArtifactError", "networks for GPUs cannot be linked with a program");
-  if (program.on_cuda) return std::make_unique<cuda::CudaProcessor>(program, options.library_path);
+  if (program.on_cuda) return std::make_unique<cuda::CudaProcessor>(shapes, options.library_path);
   return std::make_unique<CpuProcessor>(program.layers[0], options.library_path, options.linked, placement.threads, placement.compute);
 }
 
@@ -69,7 +70,7 @@ Session::Session(Shapes shapes, const WeightsSource& weights, const SessionOptio
       lane_(options.lane),
       lane_ladder_(lane_ ? LaneLadder(programs_) : std::vector<LaneRung>{}),
       placement_(PlaceThreads(program(), options)),
-      processor_(MakeProcessor(program(), options, placement_)),
+      processor_(MakeProcessor(programs_, options, placement_)),
       file_(std::make_unique<WeightsFile>(weights, program(), options.storage)),
       wanted_(RungsFor(options.budget)),
       rung_(wanted_.front()),

@@ -9,6 +9,7 @@ from tests.cuda.driver.pictures import pictures
 from tests.cuda.driver.toolkit import build
 from tests.decoding import Sizes, gpt2_decoder
 from tests.operators.inputs import inputs_of
+from tests.shaped import INPUTS, encoder
 
 SEEDS = (1, 2, 3)  # of the order in which threads run, and of delays
 # A GPU with memory of its own, and one whose memory is the CPU's.
@@ -45,6 +46,35 @@ def test_there_are_budgets_to_choose_from(network):
     with pytest.raises(flexcomp.BudgetError):
         flexcomp.load(library, "16KiB")
     assert len(flexcomp.load(library, "all").ladder) >= 3
+
+
+SHAPES = (24, 16)
+
+
+@pytest.fixture(scope="module")
+def shaped(tmp_path_factory):
+    """An encoder of texts of two lengths."""
+    library = tmp_path_factory.mktemp("shaped") / "shaped.so"
+    return build(encoder(256), "cuda -arch=sm_80", library, input_shapes=INPUTS, shapes={"n": SHAPES})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_library_of_several_shapes_takes_each_inference_in_its_own(fake, shaped, gpu, seed):
+    """Whichever ran before, and after budgets have changed; with all weights resident a change of shapes reads few of them."""
+    fake.set(seed=seed, compute_delay_us=50, copy_delay_us=50, **GPUS[gpu])
+    reference = onnxruntime.InferenceSession(encoder(256).SerializeToString())
+    rng = np.random.default_rng(seed)
+    with flexcomp.load(shaped, "min") as session:
+        for budget in ("min", "all", "min", "all"):
+            session.set_budget(budget)
+            for n in (*rng.permutation(SHAPES), *rng.permutation(SHAPES)):
+                ids = rng.integers(0, 300, (1, n))
+                (wanted,) = reference.run(None, {"ids": ids})
+                np.testing.assert_allclose(session.run({"ids": ids})["y"], wanted, atol=1e-4 * np.abs(wanted).max())
+            if budget == "all":
+                assert session.stats()["bytes_read"] < session.info["weights_bytes"] / 10
+        assert fake.peak <= session.stats()["budget_bytes"]
 
 
 SIZES = Sizes(layers=1, width=64, heads=4, vocabulary=3000)

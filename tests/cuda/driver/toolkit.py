@@ -6,10 +6,11 @@ from pathlib import Path
 
 import onnx
 
-from flexcomp.compiler.builder import prepare
+from flexcomp.compiler.builder import prepare_shapes
 from flexcomp.compiler.cuda_code import CudaCode
 from flexcomp.compiler.kernel_compiler import KernelCompiler
 from flexcomp.compiler.options import Request, options_of
+from flexcomp.compiler.prepared import artifact_of_shapes
 from flexcomp.program import Image, Kind
 from flexcomp.runtime import parse_budget
 from flexcomp.schedules.cuda import Architecture
@@ -34,6 +35,6 @@ class Emulated:
 def build(model: onnx.ModelProto, target: str, library: Path, **options: object) -> Path:
     """The library of a network, by the way of `flexcomp.build`."""
     with KernelCompiler(None, Emulated()) as compiler:
-        prepared = prepare(model, target, options_of(**options), compiler=compiler)
-        prepared.artifacts([Request(parse_budget("min"))])[0].export_library(library)
+        prepared = prepare_shapes(model, target, options_of(**options), compiler=compiler)
+        artifact_of_shapes(prepared, Request(parse_budget("min")), lambda *_: None).export_library(library)
     return library
