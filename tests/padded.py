@@ -53,6 +53,20 @@ def recurrence(direction: str = "forward", *, last: bool = False) -> onnx.ModelP
     return g.model([("x", FLOAT, ["n", 1, WIDTH])], outputs[: 1 + last])
 
 
+def subsampled(*, causal: bool = True, doubled: bool = False) -> onnx.ModelProto:
+    """Two convolutions of stride 2 of frames x, [1, 8, n], which look back only if `causal`; z, if `doubled`, is two of each."""
+    g = Nodes(seed=4)
+    pads = [2, 0] if causal else [1, 1]
+    x = g.op("Relu", g.op("Conv", "x", g.weight(WIDTH, WIDTH, 3), g.weight(WIDTH), strides=[2], pads=pads))
+    g.named("y", "Conv", x, g.weight(4, WIDTH, 3), g.weight(4), strides=[2], pads=pads)
+    outputs = [("y", FLOAT, [1, 4, "m"])]
+    if doubled:
+        scales = g.constant(np.array([1, 1, 2], "float32"))
+        g.named("z", "Resize", "x", "", scales, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+        outputs.append(("z", FLOAT, [1, WIDTH, "l"]))
+    return g.model([("x", FLOAT, [1, WIDTH, "n"])], outputs)
+
+
 def rows(of, extents=("n", WIDTH)) -> onnx.ModelProto:
     """Two outputs of x, whose rows are n: "kept", each element by itself, and "moved", which is that of `of`."""
     g = Nodes(seed=2)

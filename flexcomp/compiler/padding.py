@@ -19,7 +19,7 @@ from flexcomp.frontend import Imported
 from flexcomp.network import PaddedRows
 from flexcomp.program import Program, TensorType, ValueArg
 from flexcomp.report import Progress
-from flexcomp.runtime import Axes, Padding, Session
+from flexcomp.runtime import Axes, Derived, Padding, Session
 
 from .artifact import Artifact
 from .shapes import DeclaredShape, ports_of_network
@@ -89,18 +89,30 @@ def tried_padding(
     Raises InputError with the name of an output that padding moves.
     """
     known = [shape.extents for shape in declared]
-    trials = trials_of(known)
+    ready: dict[tuple[int, ...], Imported] = {}  # networks that were loaded to find the least
+    least = {name: _least(known, name, load, ready) for name in known[0]}
+    trials = trials_of(known, least)
     between = [extents for trial in trials for extents in trial.new]
     if not between:
-        raise InputError(f"pad: no length lies between the shapes, {'; '.join(map(named, known))}: leave pad out")
+        which = ", which is the least" * any(extent > 1 for extent in least.values())
+        raise InputError(f"pad: no length lies between the shapes, {'; '.join(map(named, known))}{which}: leave pad out")
     _require_values(values, ports_of_network(networks[0]))
     seen = [(one, ports_of_network(network)) for one, network in zip(known, networks, strict=True)]
+
+    def ports_at(extents: Extents) -> Mapping[str, TensorType]:
+        found = next((ports for one, ports in seen if one == extents), None)
+        if found is None:
+            found = ports_of_network(ready.get(_key(extents)) or _loaded(load, extents))
+            seen.append((extents, found))
+        return found
+
     for extents in between:
         others = [one for one, _ in seen]
         if _told_apart([*others, extents]) > _told_apart(others):
-            seen.append((extents, ports_of_network(_loaded(load, extents))))
-    outputs = _axes_of_outputs(networks[0].output_names, seen)
-    padding = Padding(values, axes_of_inputs(input_shapes), outputs, rows_of(input_shapes))
+            ports_at(extents)
+    outputs = _axes_of_outputs(networks[0].output_names, seen, ports_at)
+    least = {name: extent for name, extent in least.items() if extent > 1}
+    padding = Padding(values, axes_of_inputs(input_shapes), outputs, rows_of(input_shapes), least)
     refusal: InputError | None = None  # of an inference of all rows
     zeros: tuple[str, str] | None = None  # the output that they move, and when
     silent: str | None = None  # an output that shows nothing at some length
@@ -109,7 +121,7 @@ def tried_padding(
     done, total = 0, sum(len(trial.lengths) for trial in trials)
     for trial in trials:
         for extents in trial.new:
-            own, _ = compiled(_loaded(load, extents), None, None)
+            own, _ = compiled(ready.pop(_key(extents), None) or _loaded(load, extents), None, None)
             with own.session() as session:
                 exact[_key(extents)] = _exact(own.program, padding, session)
         padded = padded_rows(input_shapes, padding.rows, declared[trial.shape])
@@ -122,6 +134,7 @@ def tried_padding(
                 report("padding", done, total)
                 done += 1
                 smaller = exact[_key(extents)]
+                _require_cut(padding, extents, smaller.shapes)
                 if unseen := _unseen(smaller.outputs):
                     silent = unseen
                     continue
@@ -184,21 +197,23 @@ class Trial:
     serves: bool = False  # larger shapes are compared with this one
 
 
-def trials_of(known: Sequence[Extents]) -> list[Trial]:
+def trials_of(known: Sequence[Extents], least_of: Extents | None = None) -> list[Trial]:
     """What to try of shapes, the smallest first, with as few networks as show it: padding of all names, padding of each one
     alone, and a random length.
 
     `known` are the largest first. Lengths are those of smaller shapes or of their trials, where there are some; else new ones,
-    with as much padding as the shape may see. The largest shape has a random length of its own, which no smaller one holds.
+    with as much padding as the shape may see, of `least_of` or more (None: 1). The largest shape has a random length of its own,
+    which no smaller one holds.
     """
     rng = np.random.default_rng(_SEED)
+    least_of = least_of or dict.fromkeys(known[0], 1)
     found: list[Trial] = []
     drawn: list[Extents] = []  # at random
     there: list[Extents] = []  # whose networks are compiled
     for index in reversed(range(len(known))):
         one = known[index]
         below = {name: [other[name] for other in known if other[name] < extent] for name, extent in one.items()}
-        least = {name: max(extents, default=0) + 1 for name, extents in below.items()}
+        least = {name: max(extents, default=least_of[name] - 1) + 1 for name, extents in below.items()}
         new: dict[tuple[int, ...], Extents] = {}
         lengths: dict[tuple[int, ...], Extents] = {}
 
@@ -248,6 +263,28 @@ def named(extents: Extents) -> str:
     return ", ".join(f"{name}={extent}" for name, extent in extents.items())
 
 
+def _least(known: Sequence[Extents], name: str, load: Load, ready: dict[tuple[int, ...], Imported]) -> int:
+    """The least extent of a name for which there is a network, with the least of other names that shapes have, whose outputs have
+    elements; 1 mostly.
+    """
+    smallest = {other: min(one[other] for one in known) for other in known[0]}
+    low, high = 0, smallest[name]  # there is a network for the latter
+    middle, found = 1, {}
+    while high - low > 1:
+        at = {**smallest, name: middle}
+        try:
+            network = load(at)
+        except FlexcompError:
+            network = None
+        if network is None or any(0 in port.shape for port in ports_of_network(network).values()):
+            low = middle
+        else:
+            found, high = {_key(at): network}, middle
+        middle = (low + high) // 2
+    ready |= found
+    return high
+
+
 def _loaded(load: Load, extents: Extents) -> Imported:
     try:
         return load(extents)
@@ -277,12 +314,18 @@ def _told_apart(seen: Sequence[Extents]) -> int:
     return sum(len(set(column)) > 1 for column in columns)
 
 
-def _axes_of_outputs(outputs: Sequence[str], seen: Sequence[tuple[Extents, Mapping[str, TensorType]]]) -> Axes:
-    """The names of the extents of outputs that differ in networks of several extents, found by comparing them."""
+def _axes_of_outputs(
+    outputs: Sequence[str],
+    seen: Sequence[tuple[Extents, Mapping[str, TensorType]]],
+    ports_at: Callable[[Extents], Mapping[str, TensorType]],
+) -> Axes:
+    """The names of the extents of outputs that differ in networks of several extents, found by comparing them; or how an extent
+    follows from a name's.
+    """
     found = {}
     first, ports = seen[0]
     for output in outputs:
-        names: list[str | None] = []
+        names: list[str | Derived | None] = []
         for axis, extent in enumerate(ports[output].shape):
             sizes = [(extents, of[output].shape[axis : axis + 1]) for extents, of in seen]
             same = [name for name in first if all(size == (extents[name],) for extents, size in sizes)]
@@ -291,16 +334,79 @@ def _axes_of_outputs(outputs: Sequence[str], seen: Sequence[tuple[Extents, Mappi
             elif len(same) == 1:
                 names.append(same[0])
             else:
-                at = next(extents for extents, size in sizes if size != (extent,))
-                said = " or ".join(same) if same else "none of the names that shapes have"
-                where = f'the output "{output}" has {extent} elements along axis {axis} for {named(first)}'
-                raise InputError(
-                    f"pad: {where} and others for {named(at)}: that is {said}, so it cannot be cut to the length of the inputs. "
-                    "Declare the shapes that you need, without pad"
-                )
+
+                def size_of(extents: Extents, output: str = output, axis: int = axis) -> int:
+                    return ports_at(extents)[output].shape[axis]
+
+                derived = None if same else _derived([one for one, _ in sizes], size_of)
+                if derived is None:
+                    at = next(extents for extents, size in sizes if size != (extent,))
+                    said = " or ".join(same) if same else "none of the names that shapes have, nor a part of one such as n / 2"
+                    raise InputError(
+                        f"pad: {_where(output, axis, extent, first)} and others for {named(at)}: that is {said}, so it cannot be "
+                        "cut to the length of the inputs. Declare the shapes that you need, without pad"
+                    )
+                names.append(derived)
         if any(names):
             found[output] = tuple(names)
     return found
+
+
+def _where(output: str, axis: int, size: int, extents: Extents) -> str:
+    return f'the output "{output}" has {size} elements along axis {axis} for {named(extents)}'
+
+
+def _derived(seen: Sequence[Extents], size_of: Callable[[Extents], int]) -> Derived | None:
+    """How a size follows from one extent: found at the largest one, and right for all that were `seen` and for the smallest."""
+    first = seen[0]
+    for name, most in first.items():
+        least = min(one[name] for one in seen)
+
+        def size(n: int, name: str = name) -> int:
+            return size_of({**first, name: n})
+
+        found = _fitted(name, size, least, most)
+        if found is None or any(size_of(one) != found(one[name]) for one in seen):
+            continue
+        step = least + -(least + found.add) % found.divisor  # the smallest extent at which the size grows
+        if all(size(n) == found(n) for n in (step - 1, step) if least <= n <= most):
+            return found
+    return None
+
+
+def _fitted(name: str, size: Callable[[int], int], least: int, most: int) -> Derived | None:
+    """The rule of sizes that grow by as much after as many extents each time, from the two last steps."""
+
+    def before(n: int) -> int | None:
+        """The largest extent with another size than n."""
+        low, high = max(least, n - 1), n
+        while size(low) == size(n):
+            if low == least:
+                return None
+            low, high = max(least, n - 2 * (n - low)), low
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if size(middle) == size(n) else (middle, high)
+        return low
+
+    last = before(most)
+    earlier = None if last is None else before(last)
+    if last is None or earlier is None or size(last) >= size(most):
+        return None
+    times, divisor = size(most) - size(last), last - earlier
+    add = -(last + 1) % divisor
+    return Derived(name, times, add, divisor, size(most) - times * ((last + 1 + add) // divisor))
+
+
+def _require_cut(padding: Padding, extents: Extents, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """InputError where an output of a length has another extent than its rule says."""
+    for output, axes in padding.outputs.items():
+        for axis, (of, size) in enumerate(zip(axes, shapes[output], strict=True)):
+            if isinstance(of, Derived) and of(extents[of.of]) != size:
+                raise InputError(
+                    f"pad: {_where(output, axis, size, extents)}, and not {of(extents[of.of])}, which follows from others: it "
+                    "cannot be cut to the length of the inputs. Declare the shapes that you need, without pad"
+                )
 
 
 @dataclass(frozen=True)

@@ -210,8 +210,9 @@ typedef struct flexcomp_tensor_info {
   uint64_t nbytes;
   uint32_t open_axes;   /* bit i is 1: along axis i an inference takes any extent from 1 to that of the largest shape */
   uint32_t reserved;    /* 0 */
-  const char *const *axis_names; /* `rank` names, NULL for axes that are not open: axes of one name have one extent in an inference. NULL:
-                                    no axis is open */
+  const char *const *axis_names; /* `rank` names, NULL for axes that are not open: axes of one name have one extent in an inference. An
+                                    output's may be a formula, "(n + 1) / 2": flexcomp_output_shape tells the extent. NULL: no axis is
+                                    open */
 } flexcomp_tensor_info;
 
 /* The number of shapes of a network. Shapes have numbers from 0 on; 0 is the largest. An inference uses the shape that its inputs

@@ -94,7 +94,15 @@ void Model::Take(uint32_t shape, const ShapesByName& given) {
   if (shape_count_ > 1) Require(flexcomp_use_shape(session(), shape));
   const std::vector<Port> whole = PortsOf(session(), FLEXCOMP_INPUT, shape);
   inputs_ = Sized(whole, whole, given);
-  outputs_ = Sized(PortsOf(session(), FLEXCOMP_OUTPUT, shape), whole, given);
+  std::vector<flexcomp_tensor> tensors;
+  for (const Port& port : inputs_)
+    tensors.push_back({sizeof(flexcomp_tensor), nullptr, 0, port.shape.data(), static_cast<int32_t>(port.shape.size()), FLEXCOMP_ANY});
+  outputs_ = PortsOf(session(), FLEXCOMP_OUTPUT, shape);
+  for (uint32_t i = 0; i < outputs_.size(); ++i) {
+    std::vector<int64_t>& extents = outputs_[i].shape;
+    Require(flexcomp_output_shape(session(), tensors.data(), static_cast<uint32_t>(tensors.size()), i, extents.data(), static_cast<int32_t>(extents.size())));
+    outputs_[i].nbytes = NbytesOf(outputs_[i]);
+  }
   padded_ = !std::ranges::equal(inputs_, whole, {}, &Port::shape, &Port::shape);
 }
 

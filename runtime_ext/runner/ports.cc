@@ -58,9 +58,13 @@ std::vector<Port> Sized(std::vector<Port> ports, const std::vector<Port>& inputs
     ForNames(port, [&](size_t axis, const std::string& name) {
       if (extents.contains(name)) port.shape[axis] = extents[name];
     });
-    port.nbytes = std::accumulate(port.shape.begin(), port.shape.end(), ElementNbytes(port.dtype), std::multiplies<>());
+    port.nbytes = NbytesOf(port);
   }
   return ports;
+}
+
+size_t NbytesOf(const Port& port) {
+  return std::accumulate(port.shape.begin(), port.shape.end(), ElementNbytes(port.dtype), std::multiplies<>());
 }
 
 Tensors::Tensors(const std::vector<Port>& ports) {

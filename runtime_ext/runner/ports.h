@@ -30,6 +30,8 @@ std::vector<Port> PortsOf(flexcomp_session* session, flexcomp_kind kind, uint32_
 std::vector<Port> Sized(std::vector<Port> ports, const std::vector<Port>& inputs, const ShapesByName& given);
 
 size_t ElementNbytes(flexcomp_dtype dtype);
+// Of the extents that a port has now.
+size_t NbytesOf(const Port& port);
 
 inline std::byte* DataOf(const flexcomp_tensor& tensor) { return static_cast<std::byte*>(tensor.data); }
 

@@ -13,7 +13,7 @@ import pytest
 import flexcomp
 from tests.api import bindings as api
 from tests.api.bindings import refused
-from tests.padded import masked_encoder, masked_library
+from tests.padded import masked_encoder, masked_library, subsampled
 from tests.shaped import INPUTS, encoder
 
 LENGTHS = (64, 16)
@@ -139,6 +139,27 @@ def test_inputs_of_any_length_are_padded_and_outputs_cut(padded):
         api.done("set_budget", session, budget)
         for n in (12, 3, 5, 9, 1):
             padded_inference(session, n)
+    api.done("close", session)
+
+
+def test_outputs_of_a_part_of_the_length(tmp_path):
+    """Their axes have a formula for a name, and flexcomp_output_shape tells the extent."""
+    flexcomp.build(
+        subsampled(), input_shapes={"x": (1, 8, "n")}, shapes={"n": [20]}, pad={"x": 0}, threads=1, probe=False, progress=False
+    ).export_library(tmp_path / "frames.so")
+    session = api.opened(tmp_path / "frames.so")
+    info = api.TensorInfo()
+    api.done("describe_tensor", session, api.OUTPUTS, 0, 0, byref(info))
+    assert info.open_axes == 0b100 and info.axis_names[: info.rank] == [None, None, b"(n + 3) / 4"]
+    extents = (ctypes.c_int64 * 3)()
+    for n in (20, 9, 8, 1):
+        x, y = np.ones((1, 8, n), "f4"), np.zeros((1, 4, -(-n // 4)), "f4")
+        given = api.tensors(api.tensor(x, rank=3, shape=api.shape(1, 8, n)))
+        api.done("output_shape", session, given, 1, 0, extents, 3)
+        assert tuple(extents) == y.shape
+        api.done("run", session, given, 1, api.tensors(y), 1)
+        (wanted,) = onnxruntime.InferenceSession(subsampled().SerializeToString()).run(None, {"x": x})
+        np.testing.assert_allclose(y, wanted, atol=1e-5)
     api.done("close", session)
 
 

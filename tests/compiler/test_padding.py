@@ -7,10 +7,11 @@ import pytest
 
 from flexcomp.compiler.builder import prepare_shapes
 from flexcomp.compiler.options import options_of
-from flexcomp.compiler.padding import trials_of
+from flexcomp.compiler.padding import _derived, trials_of
 from flexcomp.errors import InputError
 from flexcomp.network import PaddedRows, ValidRows
-from tests.padded import LEAKS, WIDTH, masked_encoder, recurrence
+from flexcomp.runtime import Derived
+from tests.padded import LEAKS, WIDTH, masked_encoder, recurrence, subsampled
 from tests.shaped import Nodes, encoder
 from tests.uncompiled import UNCOMPILED
 
@@ -61,20 +62,67 @@ def test_what_an_output_does_not_show_is_refused():
         tried(g.model([("x", 1, ["n", WIDTH])], [("y", 1, ["n", WIDTH])]), ROWS, {"x": 0})
 
 
+FRAMES = {"x": (1, WIDTH, "n")}
+
+
+def test_an_output_may_have_a_part_of_the_length_or_a_multiple():
+    """Found from few lengths: two convolutions of stride 2 halve twice, rounding up."""
+    quarter, double = Derived("n", 1, 3, 4, 0), Derived("n", 2, 0, 1, 0)
+    for shapes in ({"n": [24, 9]}, {"n": [21]}):
+        found = tried(subsampled(doubled=True), FRAMES, {"x": 0}, shapes)
+        assert found.outputs == {"y": (None, None, quarter), "z": (None, None, double)}
+    with pytest.raises(InputError, match=r'pad: the output "y" moves by .* when n=\d+ is padded to n=\d+'):
+        tried(subsampled(causal=False), FRAMES, {"x": 0}, {"n": [24]})
+
+
+RULES = [(1, 3, 4, 0), (1, 0, 1, -2), (2, 1, 3, 5), (3, 0, 1, 0), (1, 319, 320, 1), (1, -200, 160, 0)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("most", [999, 1000])
+def test_rules_of_lengths_are_found(rule, most):
+    wanted = Derived("n", *rule)
+    asked = []
+
+    def size(extents):
+        asked.append(extents["n"])
+        return wanted(extents["n"])
+
+    found = _derived([{"n": most}, {"n": 201}], size)
+    assert all(found(n) == wanted(n) for n in range(201, most + 1))
+    assert len(set(asked)) <= 40, "each length is a network to import"
+
+
+def test_lengths_that_follow_no_rule_have_none():
+    for size in (lambda n: n * n, lambda n: 2 * n // 3, lambda n: 7 - n, lambda n: n + (n < 30)):
+        assert _derived([{"n": 64}, {"n": 8}], lambda extents: size(extents["n"])) is None  # noqa: B023
+
+
 def test_an_output_of_other_lengths_cannot_be_cut():
     g = Nodes(seed=0)
-    g.named("y", "Concat", "x", "x", axis=0)
-    said = 'the output "y" has 16 elements along axis 0 for n=8 and others for n=4.* none of the names'
+    g.named("y", "Reshape", g.op("MatMul", "x", g.op("Transpose", "x", perm=[1, 0])), g.constant([-1]))
+    said = 'the output "y" has 64 elements along axis 0 for n=8 and others for n=4.* none of the names'
     with pytest.raises(InputError, match=said):
+        tried(g.model([("x", 1, ["n", WIDTH])], [("y", 1, ["m"])]), ROWS, {"x": 0})
+
+
+def test_more_of_each_element_is_no_longer_input():
+    """Padding lies between the two halves."""
+    g = Nodes(seed=0)
+    g.named("y", "Concat", "x", "x", axis=0)
+    with pytest.raises(InputError, match=moves("y")):
         tried(g.model([("x", 1, ["n", WIDTH])], [("y", 1, ["m", WIDTH])]), ROWS, {"x": 0})
 
 
 def test_a_network_that_short_inputs_do_not_fit():
+    """The least length that there is a network for is noted."""
     g = Nodes(seed=0)
     ends = g.op("Slice", "x", g.constant([0]), g.constant([2]), g.constant([2]))
     g.named("y", "Concat", ends, g.op("Conv", "x", g.weight(2, 2, 3)), axis=2)
-    with pytest.raises(InputError, match=r"pad: there is no network for n=1, "):
-        tried(g.model([("x", 1, [1, 2, "n"])], [("y", 1, [1, 2, "m"])]), {"x": (1, 2, "n")}, {"x": 0}, {"n": [8]})
+    model = g.model([("x", 1, [1, 2, "n"])], [("y", 1, [1, 2, "m"])])
+    assert tried(model, {"x": (1, 2, "n")}, {"x": 0}, {"n": [8]}).least == {"n": 2}
+    with pytest.raises(InputError, match="no length lies between the shapes, n=2, which is the least: leave pad out"):
+        tried(model, {"x": (1, 2, "n")}, {"x": 0}, {"n": [2]})
 
 
 @pytest.mark.parametrize(

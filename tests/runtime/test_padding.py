@@ -19,7 +19,7 @@ from flexcomp.program.program_bytes import decode_weights_digest
 from flexcomp.runtime import PAD
 from flexcomp.runtime.padding import padding_of
 from flexcomp.runtime.ports import ShapeInfo, TensorInfo
-from tests.padded import left_out, masked_encoder
+from tests.padded import left_out, masked_encoder, subsampled
 from tests.runtime import native
 from tests.shaped import Nodes
 
@@ -60,6 +60,40 @@ def test_kernels_over_all_rows_leave_padding_out():
                 for name, array in zip(wanted, reference.run(list(wanted), {"x": x}), strict=True):
                     np.testing.assert_allclose(found[name], wanted[name], atol=1e-5 * np.abs(wanted[name]).max())
                     np.testing.assert_allclose(found[name], array, atol=2e-3 * np.abs(array).max())
+
+
+def test_outputs_of_a_part_of_the_length(tmp_path):
+    """Frames that two convolutions of stride 2 leave; Python, C++ and C agree on the length."""
+    model = subsampled(doubled=True)
+    artifact = flexcomp.build(
+        model, input_shapes={"x": (1, 8, "n")}, shapes={"n": [40, 15]}, pad={"x": 0}, threads=1, probe=False, progress=False
+    )
+    artifact.export_library(tmp_path / "frames.so")
+    reference = onnxruntime.InferenceSession(model.SerializeToString())
+    rng = np.random.default_rng(0)
+    with flexcomp.load(tmp_path / "frames.so", "min") as session:
+        for n in (40, 1, 2, 15, 16, 3, 39, 4):
+            x = rng.standard_normal((1, 8, n)).astype("float32")
+            found = session.run({"x": x})
+            for name, wanted in zip(("y", "z"), reference.run(None, {"x": x}), strict=True):
+                np.testing.assert_allclose(found[name], wanted, atol=1e-5)
+
+
+def test_inputs_that_are_too_short():
+    """A convolution without pads of its own needs five frames."""
+    g = Nodes(seed=0)
+    g.named("y", "Conv", "x", g.weight(4, 8, 5), strides=[2])
+    model = g.model([("x", TensorProto.FLOAT, [1, 8, "n"])], [("y", TensorProto.FLOAT, [1, 4, "m"])])
+    artifact = flexcomp.build(
+        model, input_shapes={"x": (1, 8, "n")}, shapes={"n": [20]}, pad={"x": 0}, threads=1, probe=False, progress=False
+    )
+    reference = onnxruntime.InferenceSession(model.SerializeToString())
+    with artifact.session() as session:
+        for n in (5, 6, 7, 20):
+            x = np.random.default_rng(n).standard_normal((1, 8, n)).astype("float32")
+            np.testing.assert_allclose(session.run({"x": x})["y"], reference.run(None, {"x": x})[0], atol=1e-5)
+        with pytest.raises(InputError, match='"x" has 4 elements along axis 2, and at least 5 are needed'):
+            session.run({"x": x[..., :4]})
 
 
 def arguments(program):
@@ -210,6 +244,7 @@ GOOD = {
     "rows": "n",
 }
 IDS, MASK = GOOD["inputs"].items()
+PART = {"of": "n", "times": 1, "add": 0, "divisor": 1, "plus": 0}
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +296,16 @@ def test_a_record_is_read_as_it_was_written(create):
         GOOD | {"outputs": {"rows": [None, ["n"], None]}},
         GOOD | {"outputs": {"z": [None, "n", None]}},
         GOOD | {"outputs": None},
+        GOOD | {"outputs": {"rows": [None, PART | {"of": "m"}, None]}},
+        GOOD | {"outputs": {"rows": [None, PART | {"divisor": 2}, None]}},
+        GOOD | {"outputs": {"rows": [None, PART | {"divisor": 0}, None]}},
+        GOOD | {"outputs": {"rows": [None, PART | {"add": 0.5}, None]}},
+        GOOD | {"outputs": {"rows": [None, PART | {"times": 2**40}, None]}},
+        GOOD | {"outputs": {"rows": [None, {"of": "n"}, None]}},
+        GOOD | {"inputs": dict([("ids", [None, PART]), MASK])},
+        GOOD | {"least": {"m": 1}},
+        GOOD | {"least": {"n": 0}},
+        GOOD | {"least": 3},
         GOOD | {"rows": "m"},
         GOOD | {"rows": 3},
     ],

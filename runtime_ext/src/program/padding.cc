@@ -17,8 +17,8 @@ namespace {
 namespace ffi = tvm::ffi;
 namespace json = tvm::ffi::json;
 
-constexpr int kNone = -1;
 constexpr size_t kLongestRecord = 1 << 16;
+constexpr int64_t kMostFactor = int64_t{1} << 20;  // of extents: no product overflows
 constexpr int kDeepestRecord = 8;  // brackets within brackets, which the reader of JSON follows by recursion
 
 template <typename... Parts>
@@ -100,16 +100,11 @@ std::vector<std::byte> ElementOf(const Port& port, const json::Value& given) {
   Malformed("\"", port.name, "\" is ", DtypeName(dtype), ", which has no such value");
 }
 
-TensorType Sized(const TensorType& whole, const std::vector<int>& names, const std::vector<int64_t>& extents) {
-  TensorType type = whole;
-  int64_t elements = 1;
-  for (size_t axis = whole.shape.size(); axis-- > 0;) {
-    if (names[axis] != kNone) type.shape[axis] = extents[static_cast<size_t>(names[axis])];
-    type.strides[axis] = elements;
-    elements *= type.shape[axis];
-  }
-  type.nbytes = static_cast<uint64_t>(elements) * (whole.dtype.bits / 8);
-  return type;
+int64_t FactorOf(const json::Object& record, const char* key, int64_t least) {
+  const auto value = record.Get(ffi::String(key));
+  const auto number = value.has_value() && value->type_index() == ffi::TypeIndex::kTVMFFIInt ? value->try_cast<int64_t>() : std::nullopt;
+  if (!number || *number < least || *number > kMostFactor) Malformed("an extent has no such \"", key, "\"");
+  return *number;
 }
 
 std::string ListOf(std::span<const int64_t> shape) {
@@ -119,6 +114,37 @@ std::string ListOf(std::span<const int64_t> shape) {
 }
 
 }  // namespace
+
+int64_t Padding::Extent::Of(const Known& known) const noexcept {
+  const int64_t sum = known[static_cast<size_t>(name)] + add;
+  return times * (sum / divisor - (sum % divisor < 0 ? 1 : 0)) + plus;
+}
+
+bool Padding::Axes::any() const noexcept {
+  return std::ranges::any_of(extents, [](const Extent& one) { return one.name != kNone; });
+}
+
+std::string Padding::TextOf(const Extent& extent) const {
+  const auto added = [](int64_t number) {
+    return number == 0 ? std::string() : (number < 0 ? " - " : " + ") + std::to_string(std::abs(number));
+  };
+  std::string text = names_[static_cast<size_t>(extent.name)] + added(extent.add);
+  if (extent.divisor != 1) text = (extent.add != 0 ? "(" + text + ")" : text) + " / " + std::to_string(extent.divisor);
+  if (extent.times != 1) text = std::to_string(extent.times) + " * (" + text + ")";
+  return text + added(extent.plus);
+}
+
+TensorType Padding::Sized(const TensorType& whole, const Axes& axes, const Known& given) {
+  TensorType type = whole;
+  int64_t elements = 1;
+  for (size_t axis = whole.shape.size(); axis-- > 0;) {
+    if (axes.extents[axis].name != kNone) type.shape[axis] = axes.extents[axis].Of(given);
+    type.strides[axis] = elements;
+    elements *= type.shape[axis];
+  }
+  type.nbytes = static_cast<uint64_t>(elements) * (whole.dtype.bits / 8);
+  return type;
+}
 
 std::shared_ptr<const Padding> Padding::Of(Programs programs) {
   const auto found = programs.front()->metadata.find("pad");
@@ -138,22 +164,31 @@ Padding::Padding(Programs programs, std::string_view text) {
     const json::Object given = Member(record, key);
     for (const Port& port : ports) {
       Axes& axes = all.emplace_back();
-      axes.names.assign(port.type.shape.size(), kNone);
+      axes.extents.resize(port.type.shape.size());
       const auto entry = given.Get(ffi::String(port.name));
       if (!entry.has_value()) continue;
       ++used;
       const auto names = entry->try_cast<json::Array>();
-      if (!names || names->size() != axes.names.size()) Malformed("\"", port.name, "\" has other axes");
-      for (size_t axis = 0; axis < axes.names.size(); ++axis) {
+      if (!names || names->size() != axes.extents.size()) Malformed("\"", port.name, "\" has other axes");
+      for (size_t axis = 0; axis < axes.extents.size(); ++axis) {
         const json::Value one = (*names)[static_cast<int64_t>(axis)];
         if (one == nullptr) continue;
-        const auto name = one.try_cast<ffi::String>();
+        Extent& extent = axes.extents[axis];
+        const auto derived = &all == &outputs_ ? one.try_cast<json::Object>() : std::nullopt;
+        const json::Value of = derived ? derived->Get(ffi::String("of")).value_or(json::Value(nullptr)) : one;
+        const auto name = of.try_cast<ffi::String>();
         if (!name) Malformed("a name of an extent is no text");
         if (index_of(*name) == kNone && &all == &outputs_) Malformed("outputs have names that no input has");
         if (index_of(*name) == kNone) names_.emplace_back(*name);
-        axes.names[axis] = index_of(*name);
+        extent.name = index_of(*name);
+        if (derived) {
+          extent.times = FactorOf(*derived, "times", 1);
+          extent.add = FactorOf(*derived, "add", -kMostFactor);
+          extent.divisor = FactorOf(*derived, "divisor", 1);
+          extent.plus = FactorOf(*derived, "plus", -kMostFactor);
+        }
       }
-      if (std::ranges::all_of(axes.names, [](int name) { return name == kNone; })) Malformed("\"", port.name, "\" has no axis with a name");
+      if (!axes.any()) Malformed("\"", port.name, "\" has no axis with a name");
     }
     if (used != given.size()) Malformed("its ", key, " are not those of the network");
     return used;
@@ -162,7 +197,7 @@ Padding::Padding(Programs programs, std::string_view text) {
   read("outputs", first.outputs, outputs_);
   if (padded == 0 || values.size() != padded) Malformed("values are not those of its inputs");
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (std::ranges::all_of(inputs_[i].names, [](int name) { return name == kNone; })) continue;
+    if (!inputs_[i].any()) continue;
     const auto value = values.Get(ffi::String(first.inputs[i].name));
     if (!value.has_value()) Malformed("values are not those of its inputs");
     inputs_[i].value = ElementOf(first.inputs[i], *value);
@@ -171,16 +206,16 @@ Padding::Padding(Programs programs, std::string_view text) {
     Known& known = known_.emplace_back(names_.size(), kNone);
     const auto note = [&](const std::vector<Port>& ports, const std::vector<Port>& of_first, const std::vector<Axes>& all) {
       for (size_t i = 0; i < ports.size(); ++i)
-        for (size_t axis = 0; axis < all[i].names.size(); ++axis) {
+        for (size_t axis = 0; axis < all[i].extents.size(); ++axis) {
           const int64_t extent = ports[i].type.shape[axis];
-          const int name = all[i].names[axis];
-          if (name == kNone) {
+          const Extent& of = all[i].extents[axis];
+          if (of.name == kNone) {
             if (extent != of_first[i].type.shape[axis]) Malformed("shapes differ along axes without a name");
             continue;
           }
-          int64_t& noted = known[static_cast<size_t>(name)];
-          if (noted != kNone && noted != extent) Malformed("\"", ports[i].name, "\" has ", extent, " elements along \"", names_[static_cast<size_t>(name)], "\"");
-          noted = extent;
+          int64_t& noted = known[static_cast<size_t>(of.name)];
+          if (noted == kNone) noted = extent;
+          if (of.Of(known) != extent) Malformed("\"", ports[i].name, "\" has ", extent, " elements along \"", TextOf(of), "\"");
         }
     };
     note(program->inputs, first.inputs, inputs_);
@@ -189,8 +224,19 @@ Padding::Padding(Programs programs, std::string_view text) {
   }
   for (auto* all : {&inputs_, &outputs_})
     for (Axes& axes : *all)
-      if (BitsOf(axes) != 0)
-        for (const int name : axes.names) axes.texts.push_back(name == kNone ? nullptr : names_[static_cast<size_t>(name)].c_str());
+      if (axes.any())
+        for (const Extent& one : axes.extents) {
+          const auto text = [&] { return (one.plain() ? names_[static_cast<size_t>(one.name)] : formulas_.emplace_back(TextOf(one))).c_str(); };
+          axes.texts.push_back(one.name == kNone ? nullptr : text());
+        }
+  least_.assign(names_.size(), 1);
+  if (record.Get(ffi::String("least")).has_value()) {
+    const json::Object least = Member(record, "least");
+    size_t used = 0;
+    for (size_t i = 0; i < names_.size(); ++i)
+      if (least.Get(ffi::String(names_[i])).has_value()) least_[i] = FactorOf(least, names_[i].c_str(), 1), ++used;
+    if (used != least.size()) Malformed("its least extents are not those of its inputs");
+  }
   if (const auto rows = record.Get(ffi::String("rows")); rows.has_value() && *rows != nullptr) {
     const auto name = rows->try_cast<ffi::String>();
     rows_ = name ? index_of(*name) : kNone;
@@ -207,16 +253,17 @@ Fit Padding::FitOf(Programs programs, std::span<const Extents> inputs) const {
   Known given(names_.size(), kNone);
   std::vector<Where> noted(names_.size());
   for (size_t i = 0; i < ports.size(); ++i) {
-    if (inputs[i].size() != inputs_[i].names.size())
-      RaiseError("InputError", "input \"", ports[i].name, "\" has ", inputs_[i].names.size(), " axes; given was ", ListOf(inputs[i]));
+    if (inputs[i].size() != inputs_[i].extents.size())
+      RaiseError("InputError", "input \"", ports[i].name, "\" has ", inputs_[i].extents.size(), " axes; given was ", ListOf(inputs[i]));
     for (size_t axis = 0; axis < inputs[i].size(); ++axis) {
-      if (inputs_[i].names[axis] == kNone) continue;
-      const auto name = static_cast<size_t>(inputs_[i].names[axis]);
+      if (inputs_[i].extents[axis].name == kNone) continue;
+      const auto name = static_cast<size_t>(inputs_[i].extents[axis].name);
       const auto says = [&](const Where& where) {
         return "\"" + ports[where.input].name + "\" has " + std::to_string(inputs[where.input][where.axis]) + " elements along axis " + std::to_string(where.axis);
       };
       const int64_t extent = inputs[i][axis];
-      if (extent < 1) RaiseError("InputError", "input ", says({i, axis}), ", and at least 1 is needed");
+      if (extent < least_[name])
+        RaiseError("InputError", "input ", says({i, axis}), ", and at least ", least_[name], least_[name] == 1 ? " is needed" : " are needed");
       if (given[name] == kNone) {
         given[name] = extent;
         noted[name] = {i, axis};
@@ -233,22 +280,27 @@ Fit Padding::FitOf(Programs programs, std::span<const Extents> inputs) const {
   if (rows_ != kNone) fit.valid_rows = given[static_cast<size_t>(rows_)];
   if (known_[fit.shape] == given) return fit;
   const Program& program = *programs[fit.shape];
-  for (size_t i = 0; i < inputs_.size(); ++i) fit.inputs.push_back(Sized(program.inputs[i].type, inputs_[i].names, given));
-  for (size_t i = 0; i < outputs_.size(); ++i) fit.outputs.push_back(Sized(program.outputs[i].type, outputs_[i].names, given));
+  for (size_t i = 0; i < inputs_.size(); ++i) fit.inputs.push_back(Sized(program.inputs[i].type, inputs_[i], given));
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    for (const Extent& one : outputs_[i].extents)
+      if (one.name != kNone && one.Of(given) < 1)
+        RaiseError("InputError", "inputs of ", Named(given), " are too short: the output \"", program.outputs[i].name, "\" has ", TextOf(one), " elements along an axis");
+    fit.outputs.push_back(Sized(program.outputs[i].type, outputs_[i], given));
+  }
   return fit;
 }
 
 uint32_t Padding::BitsOf(const Axes& axes) noexcept {
   uint32_t bits = 0;
-  for (size_t axis = 0; axis < axes.names.size(); ++axis) bits |= uint32_t{axes.names[axis] != kNone} << axis;
+  for (size_t axis = 0; axis < axes.extents.size(); ++axis) bits |= uint32_t{axes.extents[axis].name != kNone} << axis;
   return bits;
 }
 
 void Padding::Refuse(Programs programs, const Known& given) const {
   for (size_t i = 0; i < inputs_.size(); ++i)
-    for (size_t axis = 0; axis < inputs_[i].names.size(); ++axis) {
-      if (inputs_[i].names[axis] == kNone) continue;
-      const auto name = static_cast<size_t>(inputs_[i].names[axis]);
+    for (size_t axis = 0; axis < inputs_[i].extents.size(); ++axis) {
+      if (inputs_[i].extents[axis].name == kNone) continue;
+      const auto name = static_cast<size_t>(inputs_[i].extents[axis].name);
       int64_t most = 0;
       for (const Known& known : known_) most = std::max(most, known[name]);
       if (given[name] > most)
