@@ -50,7 +50,7 @@ def together(parts: Sequence[Imported]) -> Imported:
 def build(parts: Sequence[Imported], model: onnx.ModelProto, **options) -> flexcomp.Artifact:
     """What a user's build makes of these as one network; `model` is any model, which is not imported."""
     with mock.patch.object(builder, "load_shapes", lambda *_: [together(parts)]):
-        return flexcomp.build(model, threads=1, probe=False, **options)
+        return flexcomp.build(model, **{"threads": 1, "probe": False} | options)
 
 
 def _with_functions_marked(mod: tvm.IRModule, prefix: str) -> tuple[relax.Function, dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc]]:

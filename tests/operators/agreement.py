@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Generator
 
 import numpy as np
 import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
-import flexcomp
+from tests.jointly import Found
 
 
-def run(network: onnx.ModelProto, tmp_path: Path, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    flexcomp.build(network, threads=1, kernels="fastest").export_library(tmp_path / "network.so")  # which the largest budget runs
-    with flexcomp.load(tmp_path / "network.so") as session:
-        return session.run(given)
-
-
-def agree(
-    network: onnx.ModelProto, tmp_path: Path, rtol: float = 2e-6, atol: float = 1e-37, **given: np.ndarray
-) -> dict[str, np.ndarray]:
-    found = run(network, tmp_path, given)
+def agree(network: onnx.ModelProto, rtol: float = 2e-6, atol: float = 1e-37, **given: np.ndarray) -> Generator[..., Found, Found]:
+    """For a test that shares its build (`tests.jointly`)."""
+    found = yield network, given
     try:
         want = onnxruntime.InferenceSession(network.SerializeToString()).run(None, given)
     except Exception:  # its class is of no public name

@@ -10,10 +10,11 @@ import pytest
 import flexcomp
 from flexcomp.errors import InputError
 from flexcomp.report import describe, summary
+from tests.jointly import together
 
 from .blocks import graph, product, rounded_product
 from .networks import node
-from .test_weights_in_blocks import implementations, stack, tied
+from .test_weights_in_blocks import families, implementations, stack, tied
 
 
 def built(model: onnx.ModelProto, **options) -> flexcomp.Artifact:
@@ -50,16 +51,18 @@ CASES = [
 
 @pytest.mark.parametrize("target", ["native", "llvm -mcpu=x86-64-v3"])
 def test_sums_are_those_of_the_same_integers(target):
+    given, wanted = [], []
     for rows, sizes, block, bits, zeros in CASES:
         rng = np.random.default_rng(1)
         made, weights = product(rng, "x", "y", sizes, block, bits, zeros)
         x = rng.standard_normal((rows, sizes[1])).astype("f4")
-        artifact = built(graph([made], x, weights), target=target)
-        assert implementations(artifact) == {"rows in 8 bits", "bytegemv" if rows == 1 else "bytegemm"}
-        want = rounded_product(x, weights, "y", sizes, block, bits)
-        for budget in ("min", None):
-            found = outputs(artifact, x, budget)
-            np.testing.assert_allclose(found, want, rtol=0, atol=4e-7 * abs(want).max(), err_msg=f"{rows} {sizes} {block} {bits}")
+        given.append((graph([made], x, weights), {"x": x}))
+        wanted.append(rounded_product(x, weights, "y", sizes, block, bits))
+    computed = together(given, ("min", None), target=target, arithmetic="int8", kernels="fastest")
+    for case, found, want in zip(CASES, computed, wanted, strict=True):
+        assert families(found.layers) == {"rows in 8 bits", "bytegemv" if case[0] == 1 else "bytegemm"}
+        for one in found.runs:
+            np.testing.assert_allclose(one["y"], want, rtol=0, atol=4e-7 * abs(want).max(), err_msg=str(case))
 
 
 @pytest.mark.parametrize(("bits", "zeros"), [(4, False), (8, True)])
@@ -75,16 +78,20 @@ def test_onnx_runtime_rounds_activations_alike(bits, zeros):
 
 
 @pytest.mark.parametrize("target", ["native", "llvm -mcpu=x86-64-v3"])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_no_sum_saturates(target, bits):
-    """The largest weights of either sign times the largest inputs, in every place of a block."""
-    made, weights = product(np.random.default_rng(3), "x", "y", (32, 64), 32, bits, False)
-    weights["y_w"][:16], weights["y_w"][16:] = 255, 0
-    weights["y_s"][:] = 1
+def test_no_sum_saturates(target):
+    """The largest weights of either sign, of 4 and 8 bits, times the largest inputs, in every place of a block."""
     x = np.concatenate([np.full((2, 64), 127), np.full((2, 64), -127)]).astype("f4")
-    want = rounded_product(x, weights, "y", (32, 64), 32, bits)
-    assert abs(want).max() >= 64 * 127 * 8
-    np.testing.assert_array_equal(outputs(built(graph([made], x, weights), target=target), x), want)
+    given, wanted = [], []
+    for bits in (4, 8):
+        made, weights = product(np.random.default_rng(3), "x", "y", (32, 64), 32, bits, False)
+        weights["y_w"][:16], weights["y_w"][16:] = 255, 0
+        weights["y_s"][:] = 1
+        given.append((graph([made], x, weights), {"x": x}))
+        wanted.append(rounded_product(x, weights, "y", (32, 64), 32, bits))
+        assert abs(wanted[-1]).max() >= 64 * 127 * 8
+    found = together(given, target=target, arithmetic="int8", kernels="fastest")
+    for one, want in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one["y"], want)
 
 
 def test_layers_of_one_input_share_its_rows():

@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 import flexcomp
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
+from tests.pairs import pairs
 
 from .networks import model, node
 
@@ -95,10 +96,9 @@ def test_what_onnx_does_not_know_is_refused(attributes, indices, says):
         flexcomp.build(graph, threads=1)
 
 
-@pytest.mark.parametrize("element", ["float32", "float16"])
-@pytest.mark.parametrize("is_causal", [0, 1])
-@pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
-@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize(
+    ("element", "is_causal", "heads", "rank"), pairs(("float32", "float16"), (0, 1), ((4, 4), (4, 2)), (3, 4))
+)
 def test_attention_to_valid_keys(element, is_causal, heads, rank):
     """As ONNX defines it; heads of keys that several heads of queries have in common, and queries that see nothing."""
     queries, keys, depth, sizes = 3, 10, 8, (2, 3)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from collections.abc import Generator
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
-import flexcomp
 from flexcomp.passes.transposed import Axis, are_together
+from tests.jointly import jointly
 from tests.pairs import pairs
+from tests.uncompiled import planned
 
 from .networks import model, node
 
@@ -21,19 +22,15 @@ def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
 
 
-def check(network: onnx.ModelProto, x: np.ndarray, folder: Path, layers: int = 1) -> None:
+def check(network: onnx.ModelProto, x: np.ndarray, layers: int = 1) -> Generator:
     """It agrees, and its products are computed by so many layers that have a choice of kernels."""
-    artifact = flexcomp.build(network, threads=1, kernels="fastest")
-    artifact.export_library(folder / "network.so")
-    with flexcomp.load(folder / "network.so") as session:
-        found = session.run({"x": x})["y"]
+    found = yield network, {"x": x}
     (want,) = onnxruntime.InferenceSession(network.SerializeToString()).run(None, {"x": x})
-    assert found.shape == want.shape
-    np.testing.assert_allclose(found, want, rtol=0, atol=3e-6 * abs(want).max())
-    program = artifact.program
-    fastest = {step.layer for step in program.rungs[-1].steps}
-    assert [program.layers[layer].op for layer in fastest].count("conv2d") == layers
-    assert not any("conv" in layer.op for layer in program.layers if layer.op != "conv2d")
+    assert found["y"].shape == want.shape
+    np.testing.assert_allclose(found["y"], want, rtol=0, atol=3e-6 * abs(want).max())
+    kinds = [layer.op for layer in found.layers]
+    assert kinds.count("conv2d") == layers
+    assert not any("conv" in kind for kind in kinds if kind != "conv2d")
 
 
 def parts(kernel, strides, dilations=None, groups: int = 1, channels: int = 6) -> int:
@@ -60,9 +57,10 @@ def conv(x: np.ndarray, *kernel: int, out: int = 6, op: str = "Conv", after: tup
     ids=str,
 )
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
-def test_one_axis(op, attributes, tmp_path):
+@jointly(kernels="fastest")
+def test_one_axis(op, attributes):
     x = normal(2, 4, 19)
-    check(conv(x, 3, out=8, op=op, **attributes), x, tmp_path)
+    yield from check(conv(x, 3, out=8, op=op, **attributes), x)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +75,16 @@ def test_one_axis(op, attributes, tmp_path):
     ],
     ids=str,
 )
-def test_three_axes(attributes, tmp_path):
+@jointly(kernels="fastest")
+def test_three_axes(attributes):
     x = normal(2, 4, 7, 9, 8)
-    check(conv(x, 3, 2, 3, **attributes), x, tmp_path)
+    yield from check(conv(x, 3, 2, 3, **attributes), x)
 
 
-def test_a_kernel_of_one_plane(tmp_path):
+@jointly(kernels="fastest")
+def test_a_kernel_of_one_plane():
     x = normal(1, 4, 5, 6, 7)
-    check(conv(x, 1, 3, 3, pads=[0, 1, 1, 0, 1, 1]), x, tmp_path)
+    yield from check(conv(x, 1, 3, 3, pads=[0, 1, 1, 0, 1, 1]), x)
 
 
 @pytest.mark.parametrize(
@@ -93,26 +93,29 @@ def test_a_kernel_of_one_plane(tmp_path):
         [(1, 1), (2, 3), (4, 4), (5, 2)], [(1, 1), (2, 2), (3, 1), (4, 5)], [(0, 0, 0, 0), (1, 0, 0, 1), (0, 1, 1, 1)], [6, 16]
     ),
 )
-def test_transposed(kernel, strides, pads, out, tmp_path):
+@jointly(kernels="fastest")
+def test_transposed(kernel, strides, pads, out):
     """All alignments of a kernel to its phases: taps that are missing, patches that are cut off, rows that nothing reaches."""
     x = normal(1, 4, 5, 4)
     more = [s - 1 for s in strides]
     network = conv(x, *kernel, out=out, op="ConvTranspose", strides=strides, pads=pads, output_padding=more)
-    check(network, x, tmp_path, parts(kernel, strides, channels=out))
+    yield from check(network, x, parts(kernel, strides, channels=out))
 
 
 @pytest.mark.parametrize(("strides", "dilations"), [((2, 1), (3, 2)), ((3, 2), (2, 2)), ((4, 6), (6, 4))])
-def test_transposed_kernels_with_holes(strides, dilations, tmp_path):
+@jointly(kernels="fastest")
+def test_transposed_kernels_with_holes(strides, dilations):
     x = normal(1, 4, 5, 4)
     network = conv(x, 3, 2, op="ConvTranspose", strides=strides, dilations=dilations, pads=[1, 0, 2, 1])
-    check(network, x, tmp_path, parts((3, 2), strides, dilations))
+    yield from check(network, x, parts((3, 2), strides, dilations))
 
 
-def test_transposed_with_pads_beyond_the_kernel(tmp_path):
+@pytest.mark.parametrize(("width", "out", "layers"), [(3, 6, 1), (2, 16, 2)])
+@jointly(kernels="fastest")
+def test_transposed_with_pads_beyond_the_kernel(width, out, layers):
     """Pixels of the input that reach nothing."""
     x = normal(1, 4, 9, 8)
-    check(conv(x, 3, 3, op="ConvTranspose", strides=[2, 1], pads=[5, 4, 6, 3]), x, tmp_path)
-    check(conv(x, 3, 2, out=16, op="ConvTranspose", strides=[2, 1], pads=[5, 4, 6, 3]), x, tmp_path, 2)
+    yield from check(conv(x, 3, width, out=out, op="ConvTranspose", strides=[2, 1], pads=[5, 4, 6, 3]), x, layers)
 
 
 @pytest.mark.parametrize(
@@ -131,28 +134,31 @@ def test_transposed_with_pads_beyond_the_kernel(tmp_path):
     ],
     ids=str,
 )
-def test_transposed_in_three_axes(planes, attributes, tmp_path):
+@jointly(kernels="fastest")
+def test_transposed_in_three_axes(planes, attributes):
     """Phases of planes, planes that are cut off, planes that nothing reaches."""
     if planes == 1 and attributes.get("pads", [0])[0] > 1:
         attributes = attributes | {"pads": [0, *attributes["pads"][1:3], 0, *attributes["pads"][4:]]}
     x = normal(2, 4, 6, 5, 4)
     layers = parts((planes, 2, 3), attributes.get("strides", [1] * 3), attributes.get("dilations"), attributes.get("group", 1))
-    check(conv(x, planes, 2, 3, op="ConvTranspose", **attributes), x, tmp_path, layers)
+    yield from check(conv(x, planes, 2, 3, op="ConvTranspose", **attributes), x, layers)
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(6, 3), (32, 8), (48, 48), (6, 6)])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_pointwise_in_groups(channels, groups, batch, tmp_path):
+@jointly(kernels="fastest")
+def test_pointwise_in_groups(channels, groups, batch):
     """Their pixels are one long row."""
     x = normal(batch, channels, 5, 4)
-    check(conv(x, 1, 1, out=channels, group=groups), x, tmp_path)
+    yield from check(conv(x, 1, 1, out=channels, group=groups), x)
 
 
 @pytest.mark.parametrize(("kernel", "strides"), [((4, 4), (2, 2)), ((3, 3), (2, 2)), ((5, 2), (4, 3))])
-def test_transposed_in_groups(kernel, strides, tmp_path):
+@jointly(kernels="fastest")
+def test_transposed_in_groups(kernel, strides):
     x = normal(2, 6, 5, 4)
     network = conv(x, *kernel, op="ConvTranspose", group=3, strides=strides, pads=[1, 1, 1, 1])
-    check(network, x, tmp_path)
+    yield from check(network, x)
 
 
 @pytest.mark.parametrize(
@@ -173,16 +179,15 @@ def test_transposed_in_groups(kernel, strides, tmp_path):
         ((40, 101), {"strides": [3, 2]}, 2),
     ],
 )
-def test_what_is_no_number_reaches_only_what_it_is_a_part_of(kernel, attributes, out, tmp_path):
+@jointly(kernels="smallest")
+def test_what_is_no_number_reaches_only_what_it_is_a_part_of(kernel, attributes, out):
     """Of phases with fewer taps than others: a product of a zero with infinity is no number."""
     x = normal(1, 4, *[5] * len(kernel))
     x[0, 1, 2, 3], x[0, 2, 4, 1], x[0, 3, 0, 0] = np.inf, np.nan, -np.inf
     network = conv(x, *kernel, out=out, op="ConvTranspose", **attributes)
     network.graph.node.pop()
     network.graph.node[0].output[0] = "y"
-    flexcomp.build(network, threads=1, kernels="smallest").export_library(tmp_path / "network.so")
-    with flexcomp.load(tmp_path / "network.so") as session:
-        found = session(x)
+    found = (yield network, {"x": x})["y"]
     (want,) = onnxruntime.InferenceSession(network.SerializeToString()).run(None, {"x": x})
     assert np.isnan(want).any() and np.isfinite(want).any() and np.isinf(want).any()
     np.testing.assert_allclose(found, want, rtol=0, atol=3e-6 * abs(want[np.isfinite(want)]).max())
@@ -200,13 +205,14 @@ def test_what_is_no_number_reaches_only_what_it_is_a_part_of(kernel, attributes,
     ],
     ids=str,
 )
-def test_columns_are_rows(size, kernel, attributes, tmp_path):
+@jointly(kernels="fastest")
+def test_columns_are_rows(size, kernel, attributes):
     """A result of one column is computed with register tiles of several pixels."""
     x = normal(1, 4, *size)
     network = conv(x, *kernel, **attributes)
-    check(network, x, tmp_path)
+    yield from check(network, x)
     (layer,) = (
-        layer for layer in flexcomp.build(network, threads=1, kernels="smallest").program.layers if layer.op == "conv2d"
+        layer for layer in planned(network, threads=1, kernels="smallest").layers if layer.op == "conv2d"
     )
     rows = int(layer.implementation.split()[1].split("×")[0])
     assert rows > 1
@@ -218,6 +224,7 @@ def test_columns_are_rows(size, kernel, attributes, tmp_path):
     ("size", "kernel", "attributes"),
     [((9, 20), (3, 20), {"group": 2}), ((9, 20), (3, 19), {}), ((9, 20), (3, 20), {"pads": [0, 1, 0, 1]})],
 )
-def test_what_is_no_column_stays(size, kernel, attributes, tmp_path):
+@jointly(kernels="fastest")
+def test_what_is_no_column_stays(size, kernel, attributes):
     x = normal(1, 4, *size)
-    check(conv(x, *kernel, **attributes), x, tmp_path)
+    yield from check(conv(x, *kernel, **attributes), x)

@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
+from tests.jointly import jointly
 
 from .networks import node
 
@@ -52,14 +53,12 @@ def network(image=(1, 4, 7, 6), weight=(6, 4, 3, 3), group=1, offset_group=1, ma
     ],
     ids=str,
 )  # fmt: skip
+@jointly(budgets=("min", "all"), threads=2)
 def test_is_as_onnx_runtime_computes_it(settings):
     model, inputs = network(**settings)
     (want,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
-    artifact = flexcomp.build(model, threads=2)
-    for budget in ("min", "all"):
-        with artifact.session(budget) as session:
-            got = session.run(inputs)["y"]
-        np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * abs(want).max())
+    for got in (yield model, inputs).runs:
+        np.testing.assert_allclose(got["y"], want, rtol=0, atol=2e-6 * abs(want).max())
 
 
 def test_weights_of_8_bits_are_those_of_a_convolution():
@@ -71,13 +70,13 @@ def test_weights_of_8_bits_are_those_of_a_convolution():
 
 
 @pytest.mark.parametrize("place", [0.0, 1e30, -1e30, np.inf, np.nan], ids=str)
+@jointly()
 def test_places_outside_of_the_image_are_0(place):
     """Whatever number an offset is, and whatever the image holds."""
     model, inputs = network(bias=False, mask=False)
     inputs["offset"] = np.full_like(inputs["offset"], place)
     inputs["x"][:] = np.inf if place else 1.0
-    with flexcomp.build(model, threads=1).session() as session:
-        got = session.run(inputs)["y"]
+    got = (yield model, inputs)["y"]
     taps = numpy_helper.to_array(model.graph.initializer[0]).sum(axis=(1, 2, 3))
     want = taps[None, :, None, None] if place == 0 else 0.0 if abs(place) > 1 else np.nan
     np.testing.assert_allclose(got, np.broadcast_to(want, got.shape), rtol=1e-5)

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from .agreement import agree, run
+from tests.jointly import jointly
+
+from .agreement import agree
 from .networks import model, node
 
 INF, NAN = np.inf, np.nan
@@ -41,25 +43,29 @@ UNARY = {
 
 
 @pytest.mark.parametrize("name", UNARY)
-def test_one_operand(name, tmp_path):
-    agree(UNARY[name], tmp_path, x=FLOATS)
+@jointly(kernels="fastest")
+def test_one_operand(name):
+    yield from agree(UNARY[name], x=FLOATS)
 
 
-def test_sinh_keeps_small_arguments(tmp_path):
+@jointly(kernels="fastest")
+def test_sinh_keeps_small_arguments():
     x = np.float32(np.geomspace(1e-7, 88, FLOATS.size))
-    found = run(unary("Sinh"), tmp_path, {"x": x})["y"]
+    found = (yield unary("Sinh"), {"x": x})["y"]
     np.testing.assert_allclose(found, np.sinh(x.astype("f8")), rtol=1e-6)
 
 
-def test_nan_has_no_sign(tmp_path):
-    found = run(unary("Sign"), tmp_path, {"x": FLOATS})["y"]
+@jointly(kernels="fastest")
+def test_nan_has_no_sign():
+    found = (yield unary("Sign"), {"x": FLOATS})["y"]
     np.testing.assert_array_equal(found, np.sign(FLOATS))
 
 
 @pytest.mark.parametrize(("fmod", "opset"), [(1, 20), (0, 20)])
-def test_what_is_left_of_a_division(fmod, opset, tmp_path):
+@jointly(kernels="fastest")
+def test_what_is_left_of_a_division(fmod, opset):
     a, b = pairs(FLOATS, FLOATS)
-    found = run(binary("Mod", a, b, "f4", opset, fmod=fmod), tmp_path, {"x": a, "z": b})["y"]
+    found = (yield binary("Mod", a, b, "f4", opset, fmod=fmod), {"x": a, "z": b})["y"]
     with np.errstate(all="ignore"):
         want = np.fmod(a, b) if fmod else np.mod(a, b)
         if not fmod:  # NumPy of some versions gives NaN, C and Python the divisor
@@ -70,56 +76,61 @@ def test_what_is_left_of_a_division(fmod, opset, tmp_path):
 
 @pytest.mark.parametrize("kind", ["i4", "i8"])
 @pytest.mark.parametrize(("operator", "attributes"), [("Div", {}), ("Mod", {}), ("Mod", {"fmod": 1})], ids=str)
-def test_integer_division(operator, attributes, kind, tmp_path):
+@jointly(kernels="fastest")
+def test_integer_division(operator, attributes, kind):
     a, b = pairs(np.array(INTEGERS, kind), np.array([n for n in INTEGERS if n], kind))
-    agree(binary(operator, a, b, kind, **attributes), tmp_path, x=a, z=b)
+    yield from agree(binary(operator, a, b, kind, **attributes), x=a, z=b)
 
 
 @pytest.mark.parametrize("operator", ["Div", "Mod"])
-def test_integer_division_that_has_no_result_does_not_end_the_process(operator, tmp_path):
+@jointly(kernels="fastest")
+def test_integer_division_that_has_no_result_does_not_end_the_process(operator):
     lowest = np.iinfo("i4").min
     a, b = np.array([7, 0, lowest, lowest, -9], "i4"), np.array([0, 0, -1, 0, 2], "i4")
-    found = run(binary(operator, a, b, "i4"), tmp_path, {"x": a, "z": b})["y"]
+    found = (yield binary(operator, a, b, "i4"), {"x": a, "z": b})["y"]
     assert found.tolist() == ([0, 0, lowest, 0, -4] if operator == "Div" else [0, 0, 0, 0, 1])
 
 
 @pytest.mark.parametrize("exponent", ["i4", "i8", "f4"])
 @pytest.mark.parametrize("base", ["i4", "i8", "f4"])
-def test_powers_have_the_type_of_their_base(base, exponent, tmp_path):
+@jointly(kernels="fastest")
+def test_powers_have_the_type_of_their_base(base, exponent):
     a, b = pairs(np.array([1, 2, 3, -2, 5, 9], base), np.array([0, 1, 2, 3, 4], exponent))
-    agree(binary("Pow", a, b, base), tmp_path, x=a, z=b)
+    yield from agree(binary("Pow", a, b, base), x=a, z=b)
 
 
-def test_powers_of_integers_with_a_known_exponent(tmp_path):
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 5])
+@jointly(kernels="fastest")
+def test_powers_of_integers_with_a_known_exponent(exponent):
     x = np.array([0, 1, -3, 12], "i8")
-    for exponent in (0, 1, 2, 3, 5):
-        network = model(
-            [node("Pow", "x", "e")], {"x": (4,)}, ["y"], {"e": np.int64(exponent)},
-            {"x": TensorProto.INT64, "y": TensorProto.INT64},
-        )  # fmt: skip
-        assert (run(network, tmp_path, {"x": x})["y"] == x**exponent).all()
+    types = {"x": TensorProto.INT64, "y": TensorProto.INT64}
+    network = model([node("Pow", "x", "e")], {"x": (4,)}, ["y"], {"e": np.int64(exponent)}, types)
+    np.testing.assert_array_equal((yield network, {"x": x})["y"], x**exponent)
 
 
-def test_equal_booleans(tmp_path):
+@jointly(kernels="fastest")
+def test_equal_booleans():
     a, b = pairs(np.array([False, True]), np.array([False, True]))
-    agree(binary("Equal", a, b, "bool"), tmp_path, x=a, z=b)
+    yield from agree(binary("Equal", a, b, "bool"), x=a, z=b)
 
 
 @pytest.mark.parametrize("bounds", [(-0.5, 2), (3, 2), (NAN, 2), (0, NAN), (-INF, 2), (INF, 2), (0, -INF), (0, INF)], ids=str)
 @pytest.mark.parametrize("is_computed", [False, True])
-def test_clip(bounds, is_computed, tmp_path):
+@jointly(kernels="fastest")
+def test_clip(bounds, is_computed):
     """ONNX: the upper bound has the last word. A NaN bound is none, and NaN stays NaN, as in ONNX Runtime."""
     low, high = map(np.float32, bounds)
     weights = {} if is_computed else {"low": low, "high": high}
     inputs = {"x": FLOATS.shape} | ({"low": (), "high": ()} if is_computed else {})
     network = model([node("Clip", "x", "low", "high")], inputs, ["y"], weights)
-    found = run(network, tmp_path, {"x": FLOATS} | ({"low": low, "high": high} if is_computed else {}))["y"]
+    found = (yield network, {"x": FLOATS} | ({"low": low, "high": high} if is_computed else {}))["y"]
     want = np.where(low > FLOATS, low, FLOATS)
     np.testing.assert_array_equal(found, np.where(want > high, high, want))
 
 
 @pytest.mark.parametrize(("low", "high"), [(-2, 3), (5, 1), (None, 3), (-2, None)])
-def test_clip_of_integers(low, high, tmp_path):
+@jointly(kernels="fastest")
+def test_clip_of_integers(low, high):
     x = np.array(INTEGERS, "i8")
     given = {"low": low, "high": high}
     network = model(
@@ -127,15 +138,16 @@ def test_clip_of_integers(low, high, tmp_path):
         {name: np.int64(value) for name, value in given.items() if value is not None},
         {"x": TensorProto.INT64, "y": TensorProto.INT64},
     )  # fmt: skip
-    agree(network, tmp_path, x=x)
+    yield from agree(network, x=x)
 
 
 @pytest.mark.parametrize("opset", [6, 7])
-def test_slopes_of_old_prelu(opset, tmp_path):
+@jointly(kernels="fastest")
+def test_slopes_of_old_prelu(opset):
     """A slope belongs to a channel before opset 7, and is broadcast since."""
     slope = np.float32([0.1, 0.2, 0.3])
     x = np.random.default_rng(0).standard_normal((2, 3, 5, 3)).astype("f4")
     network = model([node("PRelu", "x", "slope")], {"x": x.shape}, ["y"], {"slope": slope}, opset=opset)
-    found = run(network, tmp_path, {"x": x})["y"]
+    found = (yield network, {"x": x})["y"]
     by_channel = slope[:, None, None] if opset < 7 else slope
     np.testing.assert_allclose(found, np.where(x < 0, by_channel * x, x), rtol=1e-6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-import flexcomp
+from tests.jointly import jointly
 
 from .networks import model, node
 
@@ -20,12 +20,6 @@ def hostile(shape) -> np.ndarray:
     return x
 
 
-def run(network, tmp_path, threads=1, **given):
-    flexcomp.build(network, threads=threads).export_library(tmp_path / "network.so")
-    with flexcomp.load(tmp_path / "network.so") as session:
-        return session.run(given)
-
-
 def network_of(kind, shape, keepdims):
     """One output for each axis."""
     attribute = (lambda axis: {"axis": axis}) if kind.startswith("Arg") else (lambda axis: {"axes": [axis]})
@@ -37,23 +31,26 @@ def network_of(kind, shape, keepdims):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", REDUCTIONS)
-def test_reductions_of_hostile_rows(kind, shape, tmp_path):
+@jointly()
+def test_reductions_of_hostile_rows(kind, shape):
     given = hostile(shape)
-    found = run(network_of(kind, shape, keepdims=1), tmp_path, x=given)
+    found = yield network_of(kind, shape, keepdims=1), {"x": given}
     for axis in range(len(shape)):
         want = REDUCTIONS[kind](given, axis=axis, keepdims=True)
         np.testing.assert_array_equal(found[f"y{axis}"], want, err_msg=f"axis {axis}")
 
 
+@pytest.mark.parametrize("value", [INF, -INF])
 @pytest.mark.parametrize("kind", REDUCTIONS)
-def test_reductions_of_one_infinity(kind, tmp_path):
-    for value in (INF, -INF):
-        given = np.full((3, 20), value, "f4")
-        found = run(network_of(kind, given.shape, keepdims=0), tmp_path, x=given)
-        np.testing.assert_array_equal(found["y1"], REDUCTIONS[kind](given, axis=1))
+@jointly()
+def test_reductions_of_one_infinity(kind, value):
+    given = np.full((3, 20), value, "f4")
+    found = yield network_of(kind, given.shape, keepdims=0), {"x": given}
+    np.testing.assert_array_equal(found["y1"], REDUCTIONS[kind](given, axis=1))
 
 
-def test_the_first_and_the_last_of_equal_ones(tmp_path):
+@jointly()
+def test_the_first_and_the_last_of_equal_ones():
     given = np.array([[1, 3, 3, 2, 3, 1], [0, 0, 0, 0, 0, 0]], "f4")
     network = model(
         [
@@ -62,21 +59,23 @@ def test_the_first_and_the_last_of_equal_ones(tmp_path):
         ],
         {"x": (2, 6)}, ["a", "b", "c", "d"], types=dict.fromkeys("abcd", TensorProto.INT64),
     )  # fmt: skip
-    found = run(network, tmp_path, x=given)
+    found = yield network, {"x": given}
     assert {name: value.ravel().tolist() for name, value in found.items()} == {
         "a": [1, 0], "b": [4, 5], "c": [0, 0], "d": [5, 5],
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "function"), [("Max", np.maximum), ("Min", np.minimum)])
-def test_nan_on_either_side(kind, function, tmp_path):
+@jointly()
+def test_nan_on_either_side(kind, function):
     a = np.array([NAN, 1, NAN, 0, 3, INF, -INF, NAN] * 5, "f4")
     b = np.array([1, NAN, NAN, 2, 1, NAN, -1, INF] * 5, "f4")
     network = model([node(kind, "x", "z")], {"x": (40,), "z": (40,)}, ["y"])
-    np.testing.assert_array_equal(run(network, tmp_path, x=a, z=b)["y"], function(a, b))
+    np.testing.assert_array_equal((yield network, {"x": a, "z": b})["y"], function(a, b))
 
 
-def test_nan_in_a_layers_epilogue(tmp_path):
+@jointly()
+def test_nan_in_a_layers_epilogue():
     """Max of a product and of a tensor that the kernel reads as it stores."""
     rng = np.random.default_rng(0)
     w = rng.standard_normal((24, 40)).astype("f4")
@@ -86,7 +85,7 @@ def test_nan_in_a_layers_epilogue(tmp_path):
         [node("Neg", "z", out="n"), node("MatMul", "x", "w", out="a"), node("Max", "a", "n"), node("Max", "n", "a", out="v")],
         {"x": (9, 24), "z": (9, 40)}, ["y", "v"], {"w": w},
     )  # fmt: skip
-    found = run(network, tmp_path, x=a, z=b)
+    found = yield network, {"x": a, "z": b}
     for name in ("y", "v"):
         np.testing.assert_allclose(found[name], np.maximum(a @ w, -b), rtol=1e-5, atol=1e-5)
 
@@ -101,7 +100,8 @@ def pooled(x, size, stride):
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 9, 11), (1, 20, 9, 11), (2, 4, 13), (1, 2, 5, 6, 7)], ids=str)
-def test_pooling_keeps_nan_and_infinity(shape, tmp_path):
+@jointly()
+def test_pooling_keeps_nan_and_infinity(shape):
     x = np.random.default_rng(0).standard_normal(shape).astype("f4")
     x[0, 0] = -INF
     x[0, 1].flat[[7, -1]] = NAN
@@ -110,6 +110,6 @@ def test_pooling_keeps_nan_and_infinity(shape, tmp_path):
     network = model(
         [node("MaxPool", "x", **attributes), node("GlobalMaxPool", "x", out="g")], {"x": shape}, ["y", "g"]
     )  # fmt: skip
-    found = run(network, tmp_path, x=x)
+    found = yield network, {"x": x}
     np.testing.assert_array_equal(found["y"], pooled(x, 3, 2))
     np.testing.assert_array_equal(found["g"], x.max(axis=tuple(range(2, x.ndim)), keepdims=True))

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 import flexcomp
 from flexcomp.errors import ModelError, UnsupportedModelError
 from flexcomp.frontend.operators.pads import _sources
+from tests.jointly import jointly
 
 from .networks import model, node
 
@@ -37,31 +38,29 @@ def several(mode: str, shape: tuple[int, ...], widths: list, dtype: str = "f4"):
     return model(nodes, {"x": shape}, names, weights, dict.fromkeys(["x", *names], kind), opset=19)
 
 
-def run(network, tmp_path, **given):
-    flexcomp.build(network, threads=1).export_library(tmp_path / "network.so")
-    with flexcomp.load(tmp_path / "network.so", budget="min") as session:
-        return session.run(given)
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape", [(1, 3), (5, 1)])
-def test_pads_are_numpys(mode, shape, tmp_path):
+@jointly(budgets=("min",))
+def test_pads_are_numpys(mode, shape):
     drawn = np.random.default_rng(shape[0]).integers(-1, 9, (10, 2, 2))
     left = np.array(shape) + np.minimum(drawn, 0).sum(axis=2)
     widths = drawn[(left > 0).all(axis=1)].tolist()
     widths += [[(0, 0), (0, 0)], [(0, 4), (shape[1], 0)], [(shape[0], shape[0] - 1), (9, 9)]]
     x = np.arange(np.prod(shape), dtype="f4").reshape(shape) + 1
-    for pads, found in zip(widths, run(several(mode, shape, widths), tmp_path, x=x).values(), strict=True):
+    outputs = yield several(mode, shape, widths), {"x": x}
+    for pads, found in zip(widths, outputs.values(), strict=True):
         np.testing.assert_array_equal(found, padded(x, pads, mode), err_msg=str(pads))
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", ["int64", "bool", "uint8"])
-def test_pads_of_other_types(dtype, tmp_path):
+@jointly(budgets=("min",))
+def test_pads_of_other_types(dtype, mode):
     x = np.array([[1, 0, 1], [0, 1, 1]]).astype(dtype) if dtype != "int64" else np.array([[2**62 + 1, -3, 5], [7, 8, 9]])
-    for mode in MODES:
-        widths = [[(1, 0), (2, 2)], [(0, 3), (-1, 7)]]
-        for pads, found in zip(widths, run(several(mode, (2, 3), widths, dtype), tmp_path, x=x).values(), strict=True):
-            np.testing.assert_array_equal(found, padded(x, pads, mode), err_msg=f"{mode} {pads}")
+    widths = [[(1, 0), (2, 2)], [(0, 3), (-1, 7)]]
+    outputs = yield several(mode, (2, 3), widths, dtype), {"x": x}
+    for pads, found in zip(widths, outputs.values(), strict=True):
+        np.testing.assert_array_equal(found, padded(x, pads, mode), err_msg=str(pads))
 
 
 def test_an_input_that_is_shorter_than_at_the_export(tmp_path):

@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 import flexcomp
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.operators.resampling import Resampling
+from tests.jointly import jointly
 
 from .networks import model, node
 
@@ -24,17 +25,11 @@ def resize(scales=None, sizes=None, roi=None, shape=IMAGE, opset=19, types=None,
     return model([node("Resize", *inputs, **attributes)], {"x": shape}, ["y"], given, types, opset=opset)
 
 
-def both(network, given, tmp_path):
-    (want,) = onnxruntime.InferenceSession(network.SerializeToString()).run(None, {"x": given})
-    flexcomp.build(network, threads=1).export_library(tmp_path / "network.so")
-    with flexcomp.load(tmp_path / "network.so") as session:
-        return session(given), want
-
-
-def agree(network, tmp_path, given=None):
+def agree(network, given=None):
     shape = [d.dim_value for d in network.graph.input[0].type.tensor_type.shape.dim]
     given = np.random.default_rng(0).standard_normal(shape).astype("f4") if given is None else given
-    found, want = both(network, given, tmp_path)
+    found = (yield network, {"x": given})["y"]
+    (want,) = onnxruntime.InferenceSession(network.SerializeToString()).run(None, {"x": given})
     assert found.shape == want.shape and found.dtype == want.dtype
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
 
@@ -91,32 +86,32 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_agrees_with_onnx_runtime(name, tmp_path):
-    agree(NETWORKS[name], tmp_path)
+@jointly()
+def test_agrees_with_onnx_runtime(name):
+    yield from agree(NETWORKS[name])
 
 
-def test_every_axis_at_once(tmp_path):
+@jointly()
+def test_every_axis_at_once():
     """ONNX Runtime interpolates images only: ONNX's own implementation is the measure."""
     network = resize(sizes=[2, 5, 4, 8], mode="cubic", antialias=1, shape=(3, 3, 7, 5))
     given = np.random.default_rng(0).standard_normal((3, 3, 7, 5)).astype("f4")
     (want,) = ReferenceEvaluator(network).run(None, {"x": given})
-    flexcomp.build(network, threads=1).export_library(tmp_path / "network.so")
-    with flexcomp.load(tmp_path / "network.so") as session:
-        np.testing.assert_allclose(session(given), want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose((yield network, {"x": given})["y"], want, rtol=1e-4, atol=1e-5)
 
 
-def test_integers_take_the_nearest(tmp_path):
+@jointly()
+def test_integers_take_the_nearest():
     types = {"x": TensorProto.INT32, "y": TensorProto.INT32}
-    agree(resize(SCALES, types=types), tmp_path, np.arange(105, dtype="i4").reshape(IMAGE))
+    yield from agree(resize(SCALES, types=types), np.arange(105, dtype="i4").reshape(IMAGE))
 
 
-def test_infinity_reaches_what_is_made_of_it(tmp_path):
+@jointly()
+def test_infinity_reaches_what_is_made_of_it():
     given = np.zeros(IMAGE, "f4")
     given[0, 1, 3, 2] = np.inf
     network = resize(sizes=[1, 3, 3, 2], mode="linear", antialias=1)
-    flexcomp.build(network, threads=1).export_library(tmp_path / "network.so")
-    with flexcomp.load(tmp_path / "network.so") as session:
-        found = session(given)
+    found = (yield network, {"x": given})["y"]
     want = np.zeros((1, 3, 3, 2))
     want[0, 1, 1] = np.inf  # the middle row; both columns are made of the middle one
     np.testing.assert_array_equal(found, want)

@@ -6,14 +6,9 @@ from onnx.reference import ReferenceEvaluator
 
 import flexcomp
 from flexcomp.errors import UnsupportedModelError
+from tests.jointly import jointly
 
 from .networks import model, node
-
-
-def found(network, tmp_path, x):
-    flexcomp.build(network, threads=1).export_library(tmp_path / "network.so")
-    with flexcomp.load(tmp_path / "network.so", budget="min") as session:
-        return session(x)
 
 
 def close(got, want):
@@ -31,30 +26,32 @@ def transform(shape, opset=20, axis=None, length=None, **attributes):
     return model([node("DFT", *names[: 3 if opset >= 20 else 2], **attributes)], {"x": shape}, ["y"], weights, opset=opset)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize(
-    ("opset", "settings"),
-    [
-        (17, {}), (17, {"axis": 2, "onesided": 1}), (20, {"axis": 0}), (20, {"axis": -2, "length": 7}),
-        (20, {"axis": 1, "length": 12}), (20, {"axis": -2, "inverse": 1}), (20, {"axis": 1, "inverse": 1, "length": 3}),
-    ],
-)  # fmt: skip
-def test_transforms(opset, settings, parts, tmp_path):
-    if settings.get("onesided") and parts == 2:
-        pytest.skip("ONNX has no such transform")
+TRANSFORMS = [
+    (17, {}), (17, {"axis": 2, "onesided": 1}), (20, {"axis": 0}), (20, {"axis": -2, "length": 7}),
+    (20, {"axis": 1, "length": 12}), (20, {"axis": -2, "inverse": 1}), (20, {"axis": 1, "inverse": 1, "length": 3}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(  # half a spectrum is of real numbers
+    ("opset", "settings", "parts"),
+    [(*one, parts) for one in TRANSFORMS for parts in (1, 2) if parts == 1 or "onesided" not in one[1]],
+)
+@jointly(budgets=("min",))
+def test_transforms(opset, settings, parts):
     x = np.random.default_rng(0).standard_normal((3, 5, 9, parts)).astype("f4")
     network = transform(x.shape, opset, **settings)
     (want,) = ReferenceEvaluator(network).run(None, {"x": x})
-    close(found(network, tmp_path, x), want)
+    close((yield network, {"x": x})["y"], want)
 
 
 @pytest.mark.parametrize("length", [None, 9, 6])
-def test_real_numbers_of_half_a_spectrum(length, tmp_path):
+@jointly(budgets=("min",))
+def test_real_numbers_of_half_a_spectrum(length):
     x = np.random.default_rng(0).standard_normal((4, 6, 2)).astype("f4")
     network = transform(x.shape, 20, length=length, inverse=1, onesided=1)
     want = np.fft.irfft(x[..., 0] + 1j * x[..., 1], length, axis=1)[..., None]
     network.graph.output[0].type.tensor_type.ClearField("shape")
-    close(found(network, tmp_path, x), want)
+    close((yield network, {"x": x})["y"], want)
 
 
 def framed(x, step, window, onesided):
@@ -66,28 +63,31 @@ def framed(x, step, window, onesided):
 
 @pytest.mark.parametrize(("step", "frame"), [(16, 40), (10, 40), (7, 32), (40, 40)])
 @pytest.mark.parametrize("onesided", [0, 1])
-def test_frames(step, frame, onesided, tmp_path):
+@jointly(budgets=("min",))
+def test_frames(step, frame, onesided):
     """As torch.stft is exported, where step and frame have a factor in common or none."""
     x = np.random.default_rng(0).standard_normal((2, 205, 1)).astype("f4")
     window = np.hanning(frame).astype("f4")
     weights = {"step": np.int64(step), "window": window}
     network = model([node("STFT", "x", "step", "window", onesided=onesided)], {"x": x.shape}, ["y"], weights)
-    close(found(network, tmp_path, x), framed(x[..., 0], step, window, onesided))
+    close((yield network, {"x": x})["y"], framed(x[..., 0], step, window, onesided))
 
 
-def test_the_shape_of_frames_whose_sides_are_not_named(tmp_path):
+@jointly(budgets=("min",))
+def test_the_shape_of_frames_whose_sides_are_not_named():
     """One side, by ONNX's text; its inference of shapes has both."""
     weights = {"step": np.int64(10), "window": np.hanning(32).astype("f4")}
     nodes = [node("STFT", "x", "step", "window", out="s"), node("Shape", "s")]
     network = model(nodes, {"x": (2, 205, 1)}, ["y"], weights, types={"y": 7})
-    np.testing.assert_array_equal(found(network, tmp_path, np.zeros((2, 205, 1), "f4")), [2, 18, 17, 2])
+    np.testing.assert_array_equal((yield network, {"x": np.zeros((2, 205, 1), "f4")})["y"], [2, 18, 17, 2])
 
 
-def test_frames_of_complex_numbers(tmp_path):
+@jointly(budgets=("min",))
+def test_frames_of_complex_numbers():
     x = np.random.default_rng(0).standard_normal((1, 60, 2)).astype("f4")
     weights = {"step": np.int64(6), "n": np.int64(16)}
     network = model([node("STFT", "x", "step", "", "n", onesided=0)], {"x": x.shape}, ["y"], weights)
-    close(found(network, tmp_path, x), framed(x[..., 0] + 1j * x[..., 1], 6, np.ones(16), False))
+    close((yield network, {"x": x})["y"], framed(x[..., 0] + 1j * x[..., 1], 6, np.ones(16), False))
 
 
 def test_what_cannot_be_a_matrix_is_refused_by_name():

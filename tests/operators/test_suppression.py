@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 
 import flexcomp
 from flexcomp.errors import UnsupportedModelError
+from tests.jointly import jointly
 
-from .agreement import run
 from .networks import node
 
 
@@ -54,30 +54,33 @@ def detections(images, classes, boxes, is_centred=False):
     ],
     ids=str,
 )
-def test_selects_what_onnx_runtime_selects(sizes, settings, tmp_path):
+@jointly(kernels="fastest")
+def test_selects_what_onnx_runtime_selects(sizes, settings):
     proto = network(*sizes, **settings)
     given = detections(*sizes, is_centred="center_point_box" in settings)
     (want,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, given)
-    found = run(proto, tmp_path, given)["y"]
+    found = (yield proto, given)["y"]
     assert len(found) == sizes[0] * sizes[1] * min(settings["most"], sizes[2])
     np.testing.assert_array_equal(found[: len(want)], want)
     assert (found[len(want) :] == -1).all()
 
 
-def test_has_as_many_rows_as_the_model_declares(tmp_path, caplog):
+def test_has_as_many_rows_as_the_model_declares(caplog):
     given = detections(1, 1, 20)
     proto = network(1, 1, 20, most=20, overlap=0.3)
     (want,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, given)
     for rows in (len(want) - 1, len(want), len(want) + 2):
         with caplog.at_level(logging.WARNING):
-            found = run(network(1, 1, 20, most=20, overlap=0.3, rows=rows), tmp_path, given)["y"]
+            with flexcomp.build(network(1, 1, 20, most=20, overlap=0.3, rows=rows), threads=1).session() as session:
+                found = session.run(given)["y"]
         assert f"its result has {rows} rows, whatever is selected" in caplog.text
         padded = np.concatenate([want, np.full((2, 3), -1)])
         np.testing.assert_array_equal(found, padded[:rows])
 
 
 @pytest.mark.parametrize("opset", [11, 17])
-def test_how_many_boxes_are_selected_is_an_output_that_the_model_asks_for(opset, tmp_path):
+@jointly(kernels="fastest")
+def test_how_many_boxes_are_selected_is_an_output_that_the_model_asks_for(opset):
     """In ONNX it is the result's first extent."""
     proto = network(2, 3, 30, most=9, overlap=0.2, score=0.45)
     proto.opset_import[0].version = opset
@@ -93,18 +96,20 @@ def test_how_many_boxes_are_selected_is_an_output_that_the_model_asks_for(opset,
     proto.graph.output.append(helper.make_tensor_value_info("shape", TensorProto.INT64, (2,)))
     given = detections(2, 3, 30)
     want, count, shape = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, given)
-    found = run(proto, tmp_path, given)
+    found = yield proto, given
     assert found["count"] == count == len(want) and found["count"].shape == () and found["shape"].tolist() == shape.tolist()
     np.testing.assert_array_equal(found["y"][: len(want)], want)
     assert (found["y"][len(want) :] == -1).all() and len(found["y"]) == 54
 
 
-def test_scores_that_are_no_numbers_select_nothing(tmp_path):
+@jointly(kernels="fastest")
+def test_scores_that_are_no_numbers_select_nothing():
     given = detections(1, 1, 8)
     given["scores"][:] = np.nan
-    assert (run(network(1, 1, 8, most=3, overlap=0.3, score=0.1), tmp_path, given)["y"] == -1).all()
+    found = (yield network(1, 1, 8, most=3, overlap=0.3, score=0.1), given)["y"]
+    assert (found == -1).all()
 
 
-def test_without_a_number_of_boxes(tmp_path):
+def test_without_a_number_of_boxes():
     with pytest.raises(UnsupportedModelError, match=r"node 'y' \(NonMaxSuppression\): it selects no boxes: give it max_output"):
         flexcomp.build(network(1, 1, 8), threads=1)

@@ -7,6 +7,7 @@ import pytest
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend import load_model
+from tests.jointly import jointly
 
 from .agreement import agree
 from .networks import model, node
@@ -16,7 +17,8 @@ def normal(*shape):
     return np.random.default_rng(len(shape) + sum(shape)).standard_normal(shape).astype("f4")
 
 
-def test_scales_of_norms_broadcast_to_the_whole_operand(tmp_path):
+@jointly(kernels="fastest")
+def test_scales_of_norms_broadcast_to_the_whole_operand():
     x = normal(2, 3, 4)
     layer, rms = [(3, 4), (3, 1), (2, 1, 4), (2, 3, 4)], [(1,), (), (3, 1), (2, 3, 4)]
     weights = {f"layer{i}": normal(*shape) for i, shape in enumerate(layer)} | {f"rms{i}": normal(*s) for i, s in enumerate(rms)}
@@ -30,7 +32,7 @@ def test_scales_of_norms_broadcast_to_the_whole_operand(tmp_path):
     nodes += [node("RMSNormalization", "x", f"rms{i}", out=f"r{i}") for i in range(len(rms))]
     nodes += [node("RMSNormalization", "x", "square", out="square of rows", axis=1), node("RMSNormalization", "x", "row", axis=0)]
     network = model(nodes, {"x": x.shape}, [each.output[0] for each in nodes], weights, opset=23)
-    agree(network, tmp_path, rtol=1e-4, atol=1e-5, x=x)
+    yield from agree(network, rtol=1e-4, atol=1e-5, x=x)
 
 
 REFUSED = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -10,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
 from flexcomp.errors import FlexcompError, InputError
+from flexcomp.program import Layer
 from flexcomp.report import describe
 
 from .blocks import graph, product, several, table
@@ -19,7 +22,11 @@ F16, F32 = np.float16, np.float32
 
 
 def implementations(artifact: flexcomp.Artifact) -> set[str]:
-    return {layer.implementation.split(" ×")[0].rstrip("0123456789×").strip() for layer in artifact.program.layers}
+    return families(artifact.program.layers)
+
+
+def families(layers: Iterable[Layer]) -> set[str]:
+    return {layer.implementation.split(" ×")[0].rstrip("0123456789×").strip() for layer in layers}
 
 
 def compared(model: onnx.ModelProto, x: np.ndarray, budgets=("min", None), most: float = 1.5e-6, **options) -> flexcomp.Artifact:
