@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -125,9 +125,10 @@ def inferences(url: str, name: str, done: threading.Event) -> int:
 
 
 def run(
-    library: Path, others: Sequence[Path], budget: str, clients: int, seconds: float, count: int = 60, seed: int = 0
-) -> dict[str, float]:
-    """The figures, by column."""
+    library: Path, others: Sequence[Path], budget: str, clients: int, seconds: float, count: int = 60, seed: int = 0,
+    enough: Callable[[Counter], bool] = lambda counts: True,
+) -> dict[str, float]:  # fmt: skip
+    """The figures, by column, after so many seconds or as soon as they are `enough`, whichever is later."""
     chosen = random.Random(seed)
     prompts = [" ".join(chosen.choices(_WORDS.split(), k=chosen.randint(1, 40))) for _ in range(2 * clients)]
     wanted = alone(library, prompts, count)
@@ -160,7 +161,7 @@ def run(
             asking = [threads.submit(asks, index) for index in range(clients)]
             inferring = [threads.submit(inferences, url, name, done) for name in names[1:]]
             until = time.monotonic() + seconds
-            while time.monotonic() < until and serving.is_running():
+            while (time.monotonic() < until or not enough(counts)) and serving.is_running():
                 worst = max(worst, serving.memory_info().rss - idle - limit.allowed)
                 time.sleep(0.005)
             done.set()

@@ -41,9 +41,13 @@ class Account:
         return sending
 
     async def read_json(self, scope: Scope, receive: Receive, most_nbytes: int) -> bytes:
-        """The body, whose memory is counted with the objects that are made of it. Raises as `read_body`."""
+        """The body, which waits to be read next, and whose memory is counted with the objects that are made of it.
+
+        Raises as `read_body`.
+        """
         service = self._service
         body = await read_body(scope, receive, self.share, min(most_nbytes, service.room.nbytes), service.within_s)
+        service.require_reader()
         self.share.hold(len(body) * (1 + _OBJECTS), "a request with its objects")
         return bytes(body)
 

@@ -74,7 +74,8 @@ class _Shortcut:
             for route in self._routes:
                 matched, found = route.matches(scope)
                 if matched is Match.FULL:
-                    await self._ask(route.endpoint, scope | found, receive, send)
+                    scope.update(found)
+                    await self._ask(route.endpoint, scope, receive, send)
                     return
         await self._app(scope, receive, send)
 
