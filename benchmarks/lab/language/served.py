@@ -92,10 +92,12 @@ def compare_servers(given: Namespace, sizes: Sizes, library: Path, gguf: Path, t
     budget = limits["flexcomp"] - pool_bytes(given.worker)
     ours = [sys.executable, "-m", "flexcomp", "serve", library, "--budget", budget, "--threads", threads]
     theirs = [given.llama, "-c", _LLAMA, "--model", gguf, "--n_ctx", sizes.capacity, "--n_threads", threads]
+    theirs += ["--n_threads_batch", threads, "--use_mlock", False]  # by default all of the file has to be in memory
+    theirs += ["--n_batch", given.prompt, "--n_ubatch", given.prompt]  # more takes more memory
     rng = np.random.default_rng(2)
     runs: dict[str, Callable[[], tuple[list, object]]] = {
         "flexcomp": lambda: ([*ours, "--request-memory", "1MB"], rng.integers(259, sizes.vocabulary, given.prompt).tolist()),
-        "llama.cpp": lambda: ([*theirs, "--n_threads_batch", threads], "".join(rng.choice([*_LETTERS], given.prompt - 1))),
+        "llama.cpp": lambda: (theirs, "".join(rng.choice([*_LETTERS], given.prompt - 1))),
     }  # the text has one token more, which begins each
     found: dict[str, list[Asked]] = {name: [] for name in runs}
     for _ in range(given.rounds):
