@@ -1,7 +1,7 @@
 """Plans suit the machine by default: a build measures storage and kernels for a second, and remembers the figures.
 
 The record is a device profile, one file per storage and target in the folder for caches: the next build finds the same
-figures, at any load of the machine, and gives the same bytes. Figures are rounded to steps of 15 %. Those of a machine whose
+figures, at any load of the machine, and gives the same bytes. Figures are rounded to steps of 5 %. Those of a machine whose
 load changes them while they are measured are not remembered.
 """
 
@@ -30,14 +30,14 @@ from flexcomp.device import (
     resolve_target,
 )
 from flexcomp.errors import InputError
-from flexcomp.profiling import cannot_measure, measure_storage
+from flexcomp.profiling import StorageRates, cannot_measure, measure_storage
 
 from .kernel_rates import VARYING, measure_kernels
 
 STEP = 1.05  # figures are powers of this, by which least times of two probes hardly differ: builds repeat
 MOST_FILES = 64
 # What is measured: other measurements are not remembered as that.
-_WHAT = "loader, kernels of four families at 14×14 pixels, memory and caches of one thread and all"
+_WHAT = "loader by pages, kernels of five kinds with weights from memory, preparing, memory and caches of one thread and all"
 _log = logging.getLogger(__name__)
 _VARIABLE = "FLEXCOMP_PROBE"
 _NO = {"0", "false", "f", "no", "n", "off"}  # as on the command line
@@ -121,11 +121,18 @@ def _measured(folder: Path, target: CompileTarget) -> tuple[DeviceProfile, float
     profile = replace(
         profile,
         **{name: rounded(rate) if (rate := getattr(kernels, name)) else 0.0 for name in known},
+        load_small_pages=_times_slower(storage),
         second_level_bytes=float(caches.get(2, 0)),
         last_level_bytes=PART_OF_LAST_LEVEL * max(caches.values(), default=0),
         slowness=MappingProxyType({name: rounded(times) for name, times in kernels.slowness.items()}),
     )
     return profile, kernels.varying
+
+
+def _times_slower(storage: StorageRates) -> float:
+    """As `DeviceProfile.load_small_pages`."""
+    known = storage.small_pages_bytes_per_s
+    return max(1.0, rounded(storage.bytes_per_s / known)) if known else 1.0
 
 
 def _remembered(folder: Path, target: CompileTarget) -> Path:

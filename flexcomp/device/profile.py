@@ -70,6 +70,7 @@ class DeviceProfile:
     load_cache_bytes: float = 0.0  # loads that go round in so many bytes disturb little: copies in memory that stay in caches
     load_together: float = 1.0  # how many times as fast loads are while computing waits for them, and its core copies too
     load_cached: float = 1.0  # how many times as fast loads are that stay in caches
+    load_small_pages: float = 1.0  # how many times as long bytes take that are read into memory that is not in huge pages
     prepare_bytes_per_s: float = 0.0  # of prepared weights, that a core makes; 0: not measured
     step_overhead_s: float = 1e-6  # of one kernel call
     wake_s: float = 0.0  # until a step that waited for a load, or a load that waited for a step, begins
@@ -128,6 +129,7 @@ class DeviceProfile:
             self.load_together,
             self.load_latency_s + (COPIED_NBYTES / self.copy_bytes_per_s if copied else 0.0),
             self.load_cached,
+            small_pages=self.load_small_pages,
         )
 
     def seconds(self, flops: float, nbytes: int, threads: int, weights: int | None = None) -> float:
@@ -283,7 +285,7 @@ def _profile(document: dict) -> DeviceProfile:
         delays=None if delays is None else _record(DelayModel, delays, "delays"),
         slowness=MappingProxyType(slowness),
     )
-    for name in ("load_together", "load_cached"):
+    for name in ("load_together", "load_cached", "load_small_pages"):
         if (value := getattr(profile, name)) < 1:
             raise ValueError(f"the profile has {name} = {value!r}, less than 1")
     return profile

@@ -13,6 +13,7 @@ from .parts.minimum import layer_bounds, minimum_budget
 from .parts.slicing import finest_segment, slice_layers
 from .problem import (
     ALIGN,
+    HUGE_PAGE,
     PAGE,
     SLICE_S,
     Buffer,
@@ -37,6 +38,7 @@ from .strategies import STRATEGIES, plan
 
 __all__ = [
     "ALIGN",
+    "HUGE_PAGE",
     "PAGE",
     "SLICE_S",
     "STRATEGIES",

@@ -36,7 +36,7 @@ _UNPLACEABLE, _STUCK, _OUT_OF_MEMORY = 1, 2, 3  # as in runtime_ext/planner/c_ap
 class _Storage(ctypes.Structure):
     _fields_ = (
         *((name, c_double) for name in ("bandwidth", "overhead_s", "wake_s", "disturbance")),
-        *((name, c_double) for name in ("together", "latency_s", "cached", "core_contention")),
+        *((name, c_double) for name in ("together", "latency_s", "cached", "core_contention", "small_pages")),
         ("cache", c_int64),
         ("in_cache", c_double),
         ("same_s", c_double),
@@ -119,7 +119,7 @@ def _library() -> ctypes.CDLL:
         ("AddLayout", c_int32, c_void_p, c_void_p, c_void_p, c_int64),
         ("Try", c_int32, c_void_p, c_int64, POINTER(_Choice), c_double, POINTER(Result)),
         ("Plan", None, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
-        ("Latency", c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_double), POINTER(_Waits)),
+        ("Latency", c_int32, c_void_p, *[c_int64, c_void_p] * 2, c_void_p, c_int64, POINTER(c_double), POINTER(_Waits)),
         ("SearchNew", c_int32, c_void_p, POINTER(_Rules), c_void_p, c_void_p, c_int64, c_void_p, POINTER(c_void_p)),
         ("SearchFree", None, c_void_p),
         ("Begin", c_int32, c_void_p, c_int64, *[POINTER(Coordinates)] * 2, POINTER(_Cost), POINTER(c_double)),
@@ -206,7 +206,7 @@ class NativeProblem:
             rows = plan.__dict__["_rows"] = steps, segments, array("q", plan.need)
         steps, segments, need = map(_address, rows)
         sizes = len(plan.steps), steps, len(plan.segments), segments, need
-        if _call("Latency", self.handle, *sizes, byref(latency), byref(waits)) == _STUCK:
+        if _call("Latency", self.handle, *sizes, plan.arena, byref(latency), byref(waits)) == _STUCK:
             raise PlanError(f"step {waits.step} waits for a load that waits for {waits.after} steps")
         return latency.value
 

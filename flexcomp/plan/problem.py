@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+HUGE_PAGE = 2 << 20  # bytes; an arena begins with as many whole ones as it has room for, and the rest is in small pages
 PAGE = 4096  # bytes; unit of loads: file ranges and arena targets of segments are multiples of PAGE
 SLICE_S = 3e-6  # seconds of one more call and one more barrier, where nothing better is known
 IN_CACHE = 0.2  # part of the disturbance that a load in the CPU's caches still causes: its source is memory, too
@@ -137,6 +138,8 @@ class Storage:
     cached: float = 1.0  # multiple of the bandwidth for loads that stay in the caches
     # Where every core computes and one of them also prepares weights, both take longer by this part of their time.
     core_contention: float = 0.0
+    # How many times as long a byte takes that is read into small pages: devices are told of these one by one.
+    small_pages: float = 1.0
 
     def __post_init__(self) -> None:
         costs = self.overhead_s, self.wake_s, self.disturbance, self.cache, self.latency_s, self.core_contention
@@ -144,6 +147,7 @@ class Storage:
         _require(possible, f"storage of {self.bandwidth} B/s, {self.overhead_s} s per load")
         _require(self.together >= 1, f"storage that is {self.together} times as fast while computing waits")
         _require(self.cached >= 1, f"storage that is {self.cached} times as fast with loads that stay in the caches")
+        _require(self.small_pages >= 1, f"storage that takes {self.small_pages} times as long into small pages")
 
     @property
     def single_s(self) -> float:
@@ -247,6 +251,13 @@ class Problem:
     def keeps(self) -> bool:
         """Whether some layer's weights can be prepared from fewer stored bytes, which may stay in the arena."""
         return any(layer.weights and layer.weights.stored and layer.weights.read < 1 for layer in self.layers)
+
+    def small_nbytes(self, segment: Segment, steps: Sequence[Step], arena: int) -> int:
+        """Bytes of a segment that are read into small pages of an arena; those that are prepared are read to other places."""
+        weights = self.layers[steps[segment.step].layer].weights
+        if weights and weights.prepare_s:
+            return 0
+        return min(segment.nbytes, max(0, segment.address + segment.nbytes - arena // HUGE_PAGE * HUGE_PAGE))
 
     def load_cost_of(self, steps: Sequence[Step], first: int) -> float:
         """The load cost of a segment or a piece whose first step is `steps[first]`: all its bytes have one price."""

@@ -188,7 +188,8 @@ def _loading(problem: Problem, plan: Plan, cold: bool) -> tuple[list[float], lis
         streamed = [number for number, segment in enumerate(segments) if not segment.pinned]
         distances[streamed] = reuse_distances([(segments[number].address, segments[number].nbytes) for number in streamed])
     bandwidth, disturbance = storage.rates_at(distances)
-    durations = storage.overhead_s + nbytes * costs / bandwidth
+    small = np.array([problem.small_nbytes(segment, plan.steps, plan.arena) for segment in segments])
+    durations = storage.overhead_s + (nbytes * costs + (storage.small_pages - 1) * small) / bandwidth
     for number, segment in enumerate(() if cold else segments):
         if segment.kept_at >= 0:
             durations[number] = _prepare_seconds(problem, plan, segment)

@@ -14,5 +14,5 @@ __getattr__, __dir__, __all__ = lazy_exports(
     kernel_speeds="kernel_report",
     load_rates="load_table",
     rates="aligned",
-    storage_rates="cannot_measure measure_storage",
+    storage_rates="StorageRates cannot_measure measure_storage",
 )

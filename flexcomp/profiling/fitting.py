@@ -25,6 +25,7 @@ _LEAST_LEFT = 0.5  # of the time of a step, without its loss
 _LEAST_OWN = 0.1  # of the time of a launch: the kernel's own time; less cannot be told from nothing
 _HELP = np.linspace(1.0, 3.0, 41)  # how many times as fast loads may be while computing waits for them and helps
 _CACHED = np.linspace(1.0, 2.0, 21)  # the same for loads in a cache
+_SMALL_PAGES = np.linspace(1.0, 4.0, 31)  # how many times as long bytes may take into small pages
 
 
 def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
@@ -69,6 +70,7 @@ def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
         load_cache_bytes=disturbance.cache,
         load_together=rates.together,
         load_cached=rates.cached,
+        load_small_pages=rates.small_pages,
         prepare_bytes_per_s=seen.prepared_nbytes / seen.preparing_s if seen.preparing_s else 0.0,
         step_overhead_s=device.launch_s if device else DeviceProfile.step_overhead_s,
         wake_s=_wake_s(seen),
@@ -119,6 +121,7 @@ class LoadRates:
     per_load: float  # seconds
     together: float = 1.0  # as plan.Storage.together
     cached: float = 1.0  # as plan.Storage.cached
+    small_pages: float = 1.0  # as plan.Storage.small_pages
 
 
 def storage_rates(loads: Sequence[LoadTime], helped: bool, cache: int = 0) -> LoadRates:
@@ -126,20 +129,26 @@ def storage_rates(loads: Sequence[LoadTime], helped: bool, cache: int = 0) -> Lo
 
     Where computing that waits helps (`helped`), the factor brings the loads that computing waited for and the others
     into line, with the smallest absolute error of all times; likewise the effect of going round in a `cache` of so
-    many bytes, found where some loads do and others do not.
+    many bytes, and that of small pages where nobody copies, found where some loads do and others do not.
     """
-    nbytes, seconds, waited = (np.array([getattr(load, name) for load in loads]) for name in ("nbytes", "seconds", "waited"))
+    nbytes, seconds, waited, small = (
+        np.array([getattr(load, name) for load in loads]) for name in ("nbytes", "seconds", "waited", "small")
+    )
     inside = Storage(1.0, 0.0, cache=cache, cached=2.0).rates_at(np.array([load.distance for load in loads]))[0] - 1
     best, least = LoadRates(0.0, 0.0), inf
     for together in _HELP.tolist() if helped else [1.0]:
         alone = seconds * (1 + (together - 1) * waited)
-        for cached in _CACHED.tolist() if np.ptp(inside) else [1.0]:
-            facts = np.stack([nbytes / (1 + (cached - 1) * inside), np.ones(len(loads))], axis=1)
+        places = [(cached, 1.0) for cached in _CACHED.tolist()] if np.ptp(inside) else [(1.0, 1.0)]
+        if not helped and np.ptp(small):
+            places = [(1.0, times) for times in _SMALL_PAGES.tolist()]
+        for cached, times in places:
+            per_byte = (1 + (times - 1) * small) / (1 + (cached - 1) * inside)
+            facts = np.stack([nbytes * per_byte, np.ones(len(loads))], axis=1)
             fitted = facts @ (found := _fit(facts, alone))
             scale = float(alone.sum() / fitted.sum()) if fitted.sum() else 1.0
             error = float(np.abs(np.log(np.maximum(fitted * scale, 1e-12) / np.maximum(alone, 1e-12))) @ seconds)
             if error < least:
-                best, least = LoadRates(found[0] * scale, found[1] * scale, together, cached), error
+                best, least = LoadRates(found[0] * scale, found[1] * scale, together, cached, times), error
     return best
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from flexcomp.device import kernel_key
 from flexcomp.errors import ArtifactError, InputError
-from flexcomp.plan import reuse_distances
+from flexcomp.plan import HUGE_PAGE, reuse_distances
 from flexcomp.program import CUDA, Layer, Program, Rung, decode_shapes
 from flexcomp.runtime import DeviceRates, TensorInfo, Trace, Traces, read_program, runner
 
@@ -38,6 +38,7 @@ class LoadTime:
     seconds: float
     waited: float = 0.0  # the part of the seconds in which computing waited, for this load or another
     distance: float = 0.0  # reuse distance of its place in the arena, bytes
+    small: float = 0.0  # the part of the bytes that is read into small pages
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,9 @@ def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trac
             seconds = statistics.fmean((end - begin) * 1e-9 for begin, end in spans)
             waits = statistics.fmean(waited(*span) * 1e-9 for span in spans)
             tensors, distance = _tensors(program, one.read.source, one.read.nbytes), distances[one.load]
-            seen.loads.append(LoadTime(one.read.nbytes, tensors, seconds, waits / seconds if seconds else 0.0, distance))
+            beyond = one.read.to + one.read.nbytes - rung.arena // HUGE_PAGE * HUGE_PAGE
+            small = min(max(beyond / one.read.nbytes, 0.0), 1.0)
+            seen.loads.append(LoadTime(one.read.nbytes, tensors, seconds, waits / seconds if seconds else 0.0, distance, small))
     for one in repeated:
         spans = [trace.prepares[one.load] for trace in traces if trace.prepares and trace.prepares[one.load][1]]
         if spans and one.prepare:

@@ -27,6 +27,7 @@ class StorageRates:
 
     bytes_per_s: float  # of large loads, past the page cache where the file system allows that
     latency_s: float  # of a small load that no other is in flight with, besides its bytes
+    small_pages_bytes_per_s: float = 0.0  # as bytes_per_s, into memory that is not in huge pages; 0: not known
 
 
 def measure_storage(folder: Path, clock: Callable[[], float] = time.perf_counter) -> StorageRates:
@@ -47,7 +48,7 @@ def measure_storage(folder: Path, clock: Callable[[], float] = time.perf_counter
         raise cannot_measure(folder, error.strerror or str(error)) from None
     except RuntimeError as error:  # the runtime's
         raise cannot_measure(folder, str(error).strip().splitlines()[-1]) from None
-    return StorageRates(found["bytes_per_s"], found["latency_s"])
+    return StorageRates(found["bytes_per_s"], found["latency_s"], found["small_pages_bytes_per_s"])
 
 
 def cannot_measure(folder: Path, reason: str | None) -> InputError:

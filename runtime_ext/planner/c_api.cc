@@ -164,15 +164,16 @@ FLEXCOMP_PLANNER void FlexcompPlannerPlan(const Search* search, int64_t* steps, 
   Copy(search->candidate.plan.again, again);
 }
 
-// The latency of any plan, of rows of steps and of segments.
+// The latency of any plan, of rows of steps and of segments, in an arena of so many bytes.
 FLEXCOMP_PLANNER int32_t FlexcompPlannerLatency(const Search* search, int64_t steps, const int64_t* step_rows, int64_t segments,
-                                                const int64_t* segment_rows, const int64_t* need, double* latency,
-                                                Waits* waits) {
+                                                const int64_t* segment_rows, const int64_t* need, int64_t arena,
+                                                double* latency, Waits* waits) {
   return Guarded([&]() -> int32_t {
     Plan plan;
     plan.steps.resize(steps);
     plan.segments.resize(segments);
     plan.need.assign(need, need + steps);
+    plan.arena = arena;
     if (steps) std::memcpy(plan.steps.data(), step_rows, steps * sizeof(Step));
     if (segments) std::memcpy(plan.segments.data(), segment_rows, segments * sizeof(Segment));
     return Simulate(search->problem, plan, latency, waits) ? kFine : kStuck;

@@ -119,7 +119,7 @@ void Assemble(const Problem& problem, const Layout& layout, const std::vector<Pi
     top = std::max(top, address + piece.nbytes);
   }
   top = std::max(top, candidate->arena);
-  candidate->arena = (top + kPage - 1) / kPage * kPage;
+  candidate->arena = plan.arena = (top + kPage - 1) / kPage * kPage;
 }
 
 // A plan of these steps that streams these pieces is no faster, whatever the placement.

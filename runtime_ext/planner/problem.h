@@ -10,11 +10,11 @@
 
 namespace flexcomp::planner {
 
-constexpr int64_t kPage = 4096;  // bytes
+constexpr int64_t kPage = 4096, kHugePage = 2 << 20;  // bytes
 
 // As ctypes.Structure of flexcomp/plan/native.py, field by field.
 struct Storage {
-  double bandwidth, overhead_s, wake_s, disturbance, together, latency_s, cached, core_contention;
+  double bandwidth, overhead_s, wake_s, disturbance, together, latency_s, cached, core_contention, small_pages;
   int64_t cache;  // bytes
   // Not of the storage, but of the simulator's model.
   double in_cache;  // part of the disturbance that a load in the caches still causes
@@ -79,6 +79,7 @@ struct Plan {
   std::vector<Segment> segments;
   std::vector<int64_t> need;  // per step
   std::vector<Again> again;   // steps ascend
+  int64_t arena = 0;          // bytes
 };
 
 }  // namespace flexcomp::planner

@@ -52,9 +52,13 @@ Work WorkOf(const Problem& problem, const Plan& plan) {
       disturbance = storage.disturbance * std::max(storage.in_cache, beyond);
     }
     const double nbytes = static_cast<double>(one.nbytes);
-    const double preparing = nbytes * problem.layers[plan.steps[one.step].layer].prepare_s;
+    const double price = problem.layers[plan.steps[one.step].layer].prepare_s, preparing = nbytes * price;
+    const int64_t beyond_huge = price > 0 ? 0 : one.address + one.nbytes - plan.arena / kHugePage * kHugePage;
+    const auto small = static_cast<double>(std::clamp<int64_t>(beyond_huge, 0, one.nbytes));
     work.durations.push_back(one.kept() ? preparing
-                                        : storage.overhead_s + nbytes * problem.LoadCost(plan.steps, one.step) / bandwidth);
+                                        : storage.overhead_s + (nbytes * problem.LoadCost(plan.steps, one.step) +
+                                                                (storage.small_pages - 1) * small) /
+                                                                   bandwidth);
     work.paces.push_back(1 + (disturbance * nbytes + storage.core_contention * preparing) / work.durations.back());
     if (one.ahead) begun = number + 1;
   }

@@ -52,6 +52,7 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
         latency_s=latency_s,
         cached=draw(st.sampled_from([1.0, 1.5])),
         core_contention=draw(st.sampled_from([0.0, 0.5])),
+        small_pages=draw(st.sampled_from([1.0, 2.5])),
     )
     values = draw(aliases(buffers, count)) if draw(st.booleans()) else ()
     return Problem(tuple(layers), tuple(buffers), storage, values)

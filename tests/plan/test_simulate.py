@@ -24,7 +24,7 @@ from flexcomp.plan import (
     reuse_distances,
     simulate,
 )
-from flexcomp.plan.problem import IN_CACHE, SLICE_S
+from flexcomp.plan.problem import HUGE_PAGE, IN_CACHE, SLICE_S
 from flexcomp.plan.simulate import latency_of, step_seconds
 
 from .problems import problems
@@ -40,6 +40,15 @@ def rates(problem: Problem, planned: Plan) -> list[tuple[float, float]]:
     of_segment = (problem.layers[planned.steps[segment.step].layer].weights for segment in planned.segments)
     slower = 1 + storage.core_contention
     prices = (together((weights.read, weights.prepare_s * slower * storage.bandwidth)) for weights in of_segment)
+    # Memory beyond the last whole huge page; what is prepared is read to other places.
+    edge = planned.arena // HUGE_PAGE * HUGE_PAGE
+    more = (
+        0.0 if prepared else (storage.small_pages - 1) * np.mean([page >= edge for page in pages])
+        for prepared, pages in (
+            (problem.layers[planned.steps[one.step].layer].weights.prepare_s, range(one.address, one.address + one.nbytes, PAGE))
+            for one in planned.segments
+        )
+    )
     written = [
         (number, page)
         for number, segment in enumerate(planned.segments)
@@ -56,7 +65,7 @@ def rates(problem: Problem, planned: Plan) -> list[tuple[float, float]]:
         hidden = 0.0
         if storage.cache and times:
             hidden = min(1.0, max(0.0, 3 - 2 * sum(times) / len(times) / storage.cache))
-        bandwidth = storage.bandwidth * ((1 - hidden) + storage.cached * hidden) / next(prices)
+        bandwidth = storage.bandwidth * ((1 - hidden) + storage.cached * hidden) / (next(prices) + next(more))
         result.append((bandwidth, storage.disturbance * max(1 - hidden, IN_CACHE if storage.cache else 0.0)))
     return result
 

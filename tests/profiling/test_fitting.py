@@ -143,3 +143,16 @@ def test_faster_loads_in_a_cache_are_found(faster, helped, bandwidth, seed):
     assert found.together == pytest.approx(together, abs=0.026)
     assert found.per_byte == pytest.approx(1 / bandwidth, rel=0.05)
     assert storage_rates(loads, helped=True).cached == 1
+
+
+@given(times=st.integers(10, 40), bandwidth=st.floats(1e6, 1e10), seed=st.integers(0, 10**6))
+@settings(max_examples=20)
+def test_slower_loads_into_small_pages_are_found(times, bandwidth, seed):
+    random, slower = np.random.default_rng(seed), times / 10
+    loads = []
+    for small in (0.0, 1.0, *random.uniform(0, 1, 60)):
+        nbytes = int(random.integers(1, 2000)) * 4096
+        loads.append(LoadTime(nbytes, 1, nbytes * (1 + (slower - 1) * small) / bandwidth, small=small))
+    found = storage_rates(loads, helped=False)
+    assert found.small_pages == pytest.approx(slower) and found.per_byte == pytest.approx(1 / bandwidth, rel=0.05)
+    assert storage_rates(loads, helped=True).small_pages == 1  # a core copies, to pages of any size

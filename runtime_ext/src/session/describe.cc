@@ -205,7 +205,10 @@ std::string DescribeCores(const CoreChoice& choice) {
 }
 
 std::string DescribeStorage(const StorageRates& rates) {
-  return Text(json::Object{{"bytes_per_s", rates.bytes_per_s}, {"latency_s", rates.latency_s}, {"direct_io", rates.direct}});
+  return Text(json::Object{{"bytes_per_s", rates.bytes_per_s},
+                           {"small_pages_bytes_per_s", rates.small_pages_bytes_per_s},
+                           {"latency_s", rates.latency_s},
+                           {"direct_io", rates.direct}});
 }
 
 std::string DescribeRates(const DeviceRates& rates) {

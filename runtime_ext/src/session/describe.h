@@ -30,7 +30,7 @@ std::string DescribeResting(const Program& program);
 // {"compute_cpus", "loader_cpus"}, each a list or null: wherever the system likes.
 std::string DescribeCores(const CoreChoice& choice);
 
-// {"bytes_per_s", "latency_s", "direct_io"}
+// {"bytes_per_s", "small_pages_bytes_per_s", "latency_s", "direct_io"}
 std::string DescribeStorage(const StorageRates& rates);
 
 // {"copy_bytes_per_s", "launch_s", "wait_s", "event_s"}

@@ -19,6 +19,8 @@ namespace flexcomp {
 namespace {
 
 constexpr uint64_t kArena = 16 << 20;  // as large as budgets are
+constexpr uint64_t kScatteredPart = 4;    // of the file, so much is read into small pages
+constexpr uint64_t kSmallArena = 1 << 20;  // in small pages, of which a device is told one by one
 constexpr uint64_t kLarge = 1 << 20, kSmall = 16 << 10;
 constexpr uint32_t kSmallReads = 32;
 
@@ -54,16 +56,26 @@ StorageRates MeasureStorage(const std::string& path, const CpuSet& cpus, double 
   if (nbytes < kLarge) RaiseError("ArtifactError", path, " has ", nbytes, " bytes: too few to measure storage with");
   WeightsFile file(path, std::move(source));
   const Arena arena(kArena);
+  std::vector<std::unique_ptr<Arena>> scattered;  // all kept: the pages of one may happen to lie in a row
+  std::vector<double> scattered_rates;
   const std::vector<Operation> small = SmallReads(nbytes);
   std::vector<Span> spans(small.size());
   // Waiting by sleeping costs nothing with reads of this size, and a busy system prefers threads that slept.
   Loader loader(file, cpus, false);
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  StorageRates rates{0, std::numeric_limits<double>::infinity(), file.direct()};
-  do {  // in turns: a moment in which others are busy strikes both kinds
-    rates.bytes_per_s = std::max(rates.bytes_per_s, *MeasureReadRate(loader, {arena.base(), kArena}, nbytes, kLarge, nbytes));
+  StorageRates rates{0, 0, std::numeric_limits<double>::infinity(), file.direct()};
+  const auto rate = [&](const Arena& to, uint64_t size, uint64_t read) {
+    return *MeasureReadRate(loader, {to.base(), size}, nbytes, kLarge, read);
+  };
+  do {  // in turns: a moment in which others are busy strikes all kinds
+    rates.bytes_per_s = std::max(rates.bytes_per_s, rate(arena, kArena, nbytes));
+    scattered.push_back(std::make_unique<Arena>(kSmallArena));
+    scattered_rates.push_back(rate(*scattered.back(), kSmallArena, nbytes / kScatteredPart));
     rates.latency_s = std::min(rates.latency_s, SmallReadSeconds(loader, small, spans, arena.base()));
   } while (Clock::now() < end);
+  const auto middle = scattered_rates.begin() + scattered_rates.size() / 2;
+  std::ranges::nth_element(scattered_rates, middle);
+  rates.small_pages_bytes_per_s = std::min(*middle, rates.bytes_per_s);
   rates.latency_s = std::max(0.0, rates.latency_s - static_cast<double>(kSmall) / rates.bytes_per_s);
   return rates;
 }

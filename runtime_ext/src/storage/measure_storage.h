@@ -9,6 +9,7 @@ namespace flexcomp {
 
 struct StorageRates {
   double bytes_per_s;  // of large loads, in the best of several passes over the file
+  double small_pages_bytes_per_s;  // the same into memory that is not in huge pages, in the median of several places
   double latency_s;    // of a small load while no other is in flight, without its bytes; the median, in the best of several rounds
   bool direct;         // reads bypassed the page cache
 };
