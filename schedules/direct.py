@@ -124,7 +124,7 @@ def _family(name: str, probed: ConvSpec, **more: object) -> Family:
         known = lambda spec, unit: _is_pixel(spec) == (name == "gemv") and _eligible(spec, unit)  # noqa: E731
         return lambda spec, unit: offer(spec, unit) if known(spec, unit) else ()
 
-    probe = lambda unit: (probed, next(_candidates(probed, unit)))  # noqa: E731
+    probe = lambda unit: [(probed, next(_candidates(probed, unit)))]  # noqa: E731
     return Family(name, ConvSpec, of(_candidates), of(_trials), dtypes=tuple(ARITHMETIC), probe=probe, **more)
 
 

@@ -46,7 +46,13 @@ class Candidate:
     told: Callable[[], tirx.PrimFunc] | None = None  # makes the kernel that takes, after y, the number of valid pixels
     reads: int | None = None  # how often a call reads all weights, one part of the output after the other; None: not counted
     together: int = 0  # pixels that are computed together, however few of them are valid; 0: those of the tile
+    kind: str = ""  # of kernels of a family that take other times for their work than its others
     in_place: bool = False  # y may be a tensor of the epilogue: a result is written once, just after the same element is read
+
+    @property
+    def measured_as(self) -> str:
+        """The name by which a machine's speed at such kernels is known."""
+        return f"{self.family} {self.kind}".rstrip()
 
     @property
     def weight_nbytes(self) -> int:
@@ -101,8 +107,8 @@ class Family:
     # core, layers of VGG-19, ResNet-152 and ViT-B/16 called in two to eight slices.
     preparing_flops: float = 0.0
     preferred: Callable[[Candidate], object] | None = None  # the order in which a build takes its kernels that prefers the family
-    # The layer and kernel by which a build for its own machine measures how fast such kernels are there.
-    probe: Callable[[VectorUnit], tuple[ConvSpec, Candidate]] | None = None
+    # Layers and kernels, one of each kind, by which a build for its own machine measures how fast such kernels are there.
+    probe: Callable[[VectorUnit], Iterable[tuple[ConvSpec, Candidate]]] | None = None
 
     def is_for(self, spec: object, machine: object) -> bool:
         """Whether layers of that kind are among its own, on that kind of machine."""

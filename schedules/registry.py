@@ -17,6 +17,7 @@ from .integer import family as integer
 from .recurrent import family as recurrent
 from .recurrent.spec import RecurrentSpec
 from .strassen import family as strassen
+from .tiles import epilogue
 from .tiles.spec import ConvSpec, Spec
 from .tiles.tile import VectorUnit
 from .winograd import family as winograd
@@ -96,11 +97,18 @@ def _trials(spec: AnySpec, machine: Machine) -> Iterator[Candidate]:
 
 def _fitted(candidate: Candidate, spec: AnySpec, machine: Machine) -> Candidate:
     """The candidate with its work on this machine, and where inputs are padded."""
-    if isinstance(machine, VectorUnit) and (times := dict(machine.slowness).get(candidate.family)):
-        candidate = replace(candidate, work=candidate.work * times)
+    if isinstance(machine, VectorUnit):
+        known = dict(machine.slowness)
+        times = known.get(candidate.measured_as, known.get(candidate.family, 1.0))
+        candidate = replace(candidate, work=candidate.work * times + _epilogue_work(spec))
     padded = dict(machine.padded) if isinstance(machine, VectorUnit) and isinstance(spec, ConvSpec) else {}
     pixels = math.prod(spec.out_shape[:-1]) if padded else 0
     return candidate.for_lengths(padded[pixels], pixels) if pixels in padded else candidate
+
+
+def _epilogue_work(spec: AnySpec) -> float:
+    """Operations that functions of a layer's results take."""
+    return 0.0 if isinstance(spec, RecurrentSpec) else epilogue.flops(spec.epilogue) * math.prod(spec.out_shape)
 
 
 def _computing(spec: AnySpec, machine: Machine) -> tuple[str, Machine]:

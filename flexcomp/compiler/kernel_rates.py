@@ -1,7 +1,10 @@
 """How fast this machine computes and reads, seen from a few kernels of ours: the scale for predicted times of all others.
 
-Families bring these kernels. Each that is limited by arithmetic has a rate of its own. Those that are limited by memory read
+Families bring these kernels. Each kind that is limited by arithmetic has a rate of its own. Those that are limited by memory read
 weights that no cache holds, and smaller ones from the last-level cache, in one thread and in all.
+
+All run as in a network: weights come from memory, for other layers' weights were read meanwhile, and loops over tasks are loops
+of the calling thread. TVM's pool would take some ten microseconds for each loop, hundreds in one call of a Winograd kernel.
 
 Other work on the machine only slows kernels down: a time is the least of a round's, and rounds go on until two agree.
 """
@@ -10,17 +13,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import tvm_ffi
+from tvm import tirx
 
 from flexcomp.device import CompileTarget
 from flexcomp.profiling import aligned
+from flexcomp.schedules import preparation
+from flexcomp.schedules.direct import FAMILY as DIRECT
 from flexcomp.schedules.family import READING, Candidate, Family
+from flexcomp.schedules.preparation import Preparation, WeightForm
 from flexcomp.schedules.registry import FAMILIES
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
@@ -30,7 +38,7 @@ from .machine_code import compile_module
 _SECONDS = 0.05  # for each kernel in a round
 _MOST_ROUNDS = 6
 VARYING = 1.2  # the least times of two rounds may differ by so many times
-_IN_TURNS = 2  # panels that kernels limited by memory read: the end of one might stay in a cache until its next turn
+_IN_TURNS_NBYTES = 256 << 20  # of panels that a kernel reads in turns: more than caches keep until the next turn
 _SHARED_IN_TURNS = 16  # threads for which there is another panel: cores have up to 4 MiB of cache each for themselves
 _TOGETHER_NBYTES = 256 << 20  # at least, that threads read together: starting them takes less than a tenth of a millisecond
 # Weights beyond the caches that cores have for themselves, but not beyond the last level.
@@ -48,6 +56,7 @@ class KernelRates:
     slowness: Mapping[str, float] = field(default_factory=dict)
     all_memory_bytes_per_s: float = 0.0
     all_last_level_bytes_per_s: float = 0.0
+    prepare_bytes_per_s: float = 0.0  # of one thread that makes weights for kernels of several families; 0: none are made
     varying: float = 1.0  # by how many times the two best rounds differ, of the kernel with which they differ most
 
 
@@ -61,29 +70,40 @@ def measure_kernels(
     probes = representatives(unit)
     (reader,) = (family for family, *_ in probes if family.bound_by == READING)
     cached = next(iter(reader.candidates(_CACHED, unit)))
-    kernels = {family.name: kernel for family, _, kernel in probes} | {"cached": cached}
-    specs = {family.name: spec for family, spec, _ in probes} | {"cached": _CACHED}
-    module = compile_module({name: kernel.build() for name, kernel in kernels.items()}, target)
-    panels = {name: _IN_TURNS if name == reader.name else 1 for name in kernels}
-    calls = {name: _Calls(module[name], specs[name], kernel, panels[name]) for name, kernel in kernels.items()}
+    kernels = {kernel.measured_as: kernel for *_, kernel in probes} | {"cached": cached}
+    specs = {kernel.measured_as: spec for _, spec, kernel in probes} | {"cached": _CACHED}
+    symbols = {name: name.replace(" ", "_") for name in kernels}
+    ways = {name: way for name in specs if (way := _preparation(specs[name], kernels[name], unit))}
+    code = {symbols[name]: _serial(kernel.build()) for name, kernel in kernels.items()}
+    module = compile_module(code | {f"prepare_{symbols[name]}": preparation.function(way) for name, way in ways.items()}, target)
+    memory = _filled((_IN_TURNS_NBYTES // 4,))
+    calls = {
+        name: _Calls(module[symbols[name]], specs[name], kernel, memory, 1 if name == "cached" else None)
+        for name, kernel in kernels.items()
+    }
     with ThreadPoolExecutor(threads) as pool:
         measured: dict[str, Callable[[], float]] = {name: lambda one=one: one.seconds(clock) for name, one in calls.items()}
+        for name, way in ways.items():
+            preparing = _preparing(module[f"prepare_{symbols[name]}"], way, memory)
+            measured[f"prepare {name}"] = lambda calls=preparing: _least_seconds(calls, clock)
         if threads > 1:
-            far = calls[reader.name].shared(threads)
+            shared = calls[reader.name].shared(threads)
             near = [calls["cached"].again() for _ in range(threads)]
-            for name, jobs in (("far", far), ("near", near)):
+            for name, jobs in (("far", shared), ("near", near)):
                 measured[name] = lambda jobs=jobs: _together(pool, jobs, clock, thread_clock)
         seconds, varying = _agreed(measured)
-    memory = kernels[reader.name].weight_nbytes / seconds[reader.name]
+    far_rate = kernels[reader.name].weight_nbytes / seconds[reader.name]
     rates = {name: kernels[name].work / seconds[name] for name in kernels if name not in (reader.name, "cached")}
     direct = rates.pop("direct")
     slowness = {name: direct / rate for name, rate in rates.items()}
-    last_level = max(memory, cached.weight_nbytes / seconds["cached"])
+    last_level = max(far_rate, cached.weight_nbytes / seconds["cached"])
+    prepared = {name: way.prepared.blocks * way.prepared.block_nbytes for name, way in ways.items()}
+    prepare_rate = sum(prepared.values()) / sum(seconds[f"prepare {name}"] for name in ways) if ways else 0.0
     if threads == 1:
-        return KernelRates(direct, memory, last_level, slowness, varying=varying)
-    all_memory = max(memory, calls[reader.name].read_together(threads) / seconds["far"])
+        return KernelRates(direct, far_rate, last_level, slowness, prepare_bytes_per_s=prepare_rate, varying=varying)
+    all_memory = max(far_rate, calls[reader.name].read_together(threads) / seconds["far"])
     all_last_level = max(last_level, all_memory, threads * calls["cached"].read_together(1) / seconds["near"])
-    return KernelRates(direct, memory, last_level, slowness, all_memory, all_last_level, varying)
+    return KernelRates(direct, far_rate, last_level, slowness, all_memory, all_last_level, prepare_rate, varying)
 
 
 def _agreed(measured: Mapping[str, Callable[[], float]]) -> tuple[dict[str, float], float]:
@@ -99,29 +119,38 @@ def _agreed(measured: Mapping[str, Callable[[], float]]) -> tuple[dict[str, floa
 
 
 def representatives(unit: VectorUnit) -> list[tuple[Family, ConvSpec, Candidate]]:
-    """The measured kernels: of every family that has one for this."""
-    return [(family, *family.probe(unit)) for family in FAMILIES if family.probe]
+    """The measured kernels: one of every kind that families have for this."""
+    return [(family, spec, kernel) for family in FAMILIES if family.probe for spec, kernel in family.probe(unit)]
+
+
+def _serial(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel without launches."""
+
+    def serial(loop: tirx.For) -> tirx.For:
+        if loop.kind != tirx.ForKind.PARALLEL:
+            return loop
+        kept = loop.thread_binding, loop.annotations, loop.step, loop.span
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, *kept)
+
+    return kernel.with_body(tvm_ffi.structural_map(kernel.body, (tirx.For, serial)))
 
 
 class _Calls:
-    """Calls of a kernel, with several panels of weights in turns."""
+    """Calls of a kernel, with panels of weights in turns, so many or all that fit memory that other kernels use, too."""
 
-    def __init__(self, function: Callable[..., object], spec: ConvSpec, kernel: Candidate, panels: int) -> None:
+    def __init__(
+        self, function: Callable[..., object], spec: ConvSpec, kernel: Candidate, memory: tvm_ffi.Tensor, panels: int | None
+    ) -> None:
         self.function, self.spec, self.kernel = function, spec, kernel
         self.x = _filled((spec.batch, spec.height, spec.width, spec.in_channels))
-        self.panels, self.scratch = [_filled(kernel.panel.shape) for _ in range(panels)], [*map(_filled, kernel.scratch)]
+        self.panels = _in_a_row(np.from_dlpack(memory), kernel.panel.shape)[:panels]
+        self.scratch = [*map(_filled, kernel.scratch)]
 
     def seconds(self, clock: Callable[[], float]) -> float:
         """The least of a round."""
         y, blocks = _filled(self.spec.out_shape), self.kernel.panel.blocks
-        times: list[float] = []
-        end = clock() + _SECONDS
-        while len(times) < _FEWEST or (len(times) < _MOST and clock() < end):
-            panel = self.panels[len(times) % len(self.panels)]
-            start = clock()
-            self.function(self.x, panel, 0, blocks, y, *self.scratch)
-            times.append(clock() - start)
-        return min(times)
+        calls = [partial(self.function, self.x, panel, 0, blocks, y, *self.scratch) for panel in self.panels]
+        return _least_seconds(calls, clock)
 
     def again(self) -> Callable[[], None]:
         """Reads all panels, as often as `read_together` says of one thread."""
@@ -152,6 +181,40 @@ class _Calls:
                     self.function(self.x, part, first, count, y, *self.scratch)
 
         return call
+
+
+def _preparation(spec: ConvSpec, kernel: Candidate, unit: VectorUnit) -> Preparation | None:
+    """How a kernel's weights are made of those of a direct kernel; None where they are the same."""
+    if kernel.transform is None:
+        return None
+    stored = next(iter(DIRECT.candidates(spec, unit)))
+    forms = (WeightForm(one.panel, spec.kernel, spec.group_in, one.transform) for one in (stored, kernel))
+    return preparation.preparation(*forms)
+
+
+def _preparing(function: Callable[..., object], way: Preparation, memory: tvm_ffi.Tensor) -> list[Callable[[], object]]:
+    """Calls that prepare weights at one place after the other, from one place after the other."""
+    low, high = np.split(np.from_dlpack(memory), 2)
+    places = zip(_in_a_row(low, way.stored.shape), _in_a_row(high, way.prepared.shape), strict=False)
+    return [partial(function, stored, 0, way.prepared.blocks, prepared) for stored, prepared in places]
+
+
+def _in_a_row(floats: np.ndarray, shape: tuple[int, ...]) -> list[tvm_ffi.Tensor]:
+    """As many tensors as there is room for."""
+    size = math.prod(shape)
+    return [tvm_ffi.from_dlpack(floats[at : at + size].reshape(shape)) for at in range(0, len(floats) - size + 1, size)]
+
+
+def _least_seconds(calls: Sequence[Callable[[], object]], clock: Callable[[], float]) -> float:
+    """The least of a round, in which the calls take turns."""
+    times: list[float] = []
+    end = clock() + _SECONDS
+    while len(times) < _FEWEST or (len(times) < _MOST and clock() < end):
+        call = calls[len(times) % len(calls)]
+        start = clock()
+        call()
+        times.append(clock() - start)
+    return min(times)
 
 
 def _together(

@@ -122,6 +122,7 @@ def _measured(folder: Path, target: CompileTarget) -> tuple[DeviceProfile, float
         profile,
         **{name: rounded(rate) if (rate := getattr(kernels, name)) else 0.0 for name in known},
         load_small_pages=_times_slower(storage),
+        prepare_bytes_per_s=rounded(kernels.prepare_bytes_per_s) if kernels.prepare_bytes_per_s else 0.0,
         second_level_bytes=float(caches.get(2, 0)),
         last_level_bytes=PART_OF_LAST_LEVEL * max(caches.values(), default=0),
         slowness=MappingProxyType({name: rounded(times) for name, times in kernels.slowness.items()}),

@@ -5,9 +5,9 @@ Sources: FlexNN (Li et al., MobiCom 2024), table 1 (cores, clocks) and section 5
 figures are the vendors' peaks for caches, a cautious part of the peak for memory, and common media for storage.
 
 All cores together get two thirds of their memory's peak: STREAM gets 67 to 71 % from LPDDR4 on Texas Instruments' AM64x
-(SPRACV1B). Peaks are transfers per second times the width: 17.1 GB/s of a Raspberry Pi 5 (LPDDR4X-4267, 32 bits), 29.9 of a Mi Mix 2S
-(LPDDR4X-3733, 64 bits), 51.2 of a Pixel 6 Pro (LPDDR5-6400, 64 bits) and of a Jetson NX (LPDDR4x-3200, 128 bits, data sheet
-DA-09366). One core of a Raspberry Pi 4B gets 5.5 GB/s in STREAM's copies (sci-pi.org.uk), here 4.
+(SPRACV1B). Peaks are transfers per second times the width: 17.1 GB/s of a Raspberry Pi 5 (LPDDR4X-4267, 32 bits), 29.9 of a Mi
+Mix 2S (LPDDR4X-3733, 64 bits), 51.2 of a Pixel 6 Pro (LPDDR5-6400, 64 bits) and of a Jetson NX (LPDDR4x-3200, 128 bits, data
+sheet DA-09366). One core of a Raspberry Pi 4B gets 5.5 GB/s in STREAM's copies (sci-pi.org.uk), here 4.
 """
 
 from __future__ import annotations

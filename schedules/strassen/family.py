@@ -13,16 +13,18 @@ from . import kernel
 from .ways import Strassen, eligible, ways
 from .weights import HalvesTransform
 
-_PROBED = ConvSpec(1, 14, 14, 256, 256)
+_PROBED = {1: ConvSpec(1, 14, 14, 256, 256), 2: ConvSpec(1, 14, 14, 768, 768)}  # by levels
 _TRIED_VECTORS = (1, 2)
 _LEVELS = (1, 2)
+_KINDS = {1: "", 2: "on two levels"}
 _LEAST_TRIED_DEPTH = 32  # input channels of a part: with fewer there is more to move than to multiply
 
 
 def candidate(way: Strassen, unit: VectorUnit) -> Candidate:
     """The candidate that computes a layer in that way."""
     told = (lambda: kernel.kernel(way, unit.width, told=True)) if way.tells_rows else None
-    return of_way("strassen", kernel, way, unit, transform=HalvesTransform(way.levels), told=told, together=way.together)
+    kind, made = _KINDS[way.levels], HalvesTransform(way.levels)
+    return of_way("strassen", kernel, way, unit, transform=made, told=told, together=way.together, kind=kind)
 
 
 def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
@@ -43,10 +45,11 @@ def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
                             yield candidate(way, unit)
 
 
-def _probe(unit: VectorUnit) -> tuple[ConvSpec, Candidate]:
-    """A kernel of one level: few statements, which are compiled soon."""
-    offered = (candidate(way, unit) for way in ways(_PROBED, unit) if way.levels == 1)
-    return _PROBED, min(offered, key=lambda one: one.work)
+def _probe(unit: VectorUnit) -> Iterator[tuple[ConvSpec, Candidate]]:
+    """The best kernels of one and of two levels: the latter move more than they multiply, and cores differ in that."""
+    for levels, spec in _PROBED.items():
+        if offered := [candidate(way, unit) for way in ways(spec, unit) if way.levels == levels]:
+            yield spec, min(offered, key=lambda one: one.work)
 
 
 FAMILY = Family(

@@ -77,6 +77,17 @@ OPERATORS: dict[str, Callable[..., tirx.Expr]] = {
 }
 
 
+# Operations that a core could do meanwhile, for each element: of functions that are dozens of instructions. Those of one or two
+# take no time of their own.
+_FLOPS = {"exp": 28, "sigmoid": 32, "silu": 32, "tanh": 36, "erf": 44, "gelu": 48, "divide": 8}
+
+
+def flops(epilogue: Epilogue) -> int:
+    """Operations at a core's peak that take as long as the epilogue of one element."""
+    head, *args = epilogue
+    return _FLOPS.get(head, 0) + sum(flops(arg) for arg in args if isinstance(arg, tuple))
+
+
 def evaluate(epilogue: Epilogue, acc: tirx.Expr, tensor: Callable, channel: Callable) -> tirx.Expr:
     """The epilogue as a TIR expression; `tensor(i)` and `channel(i)` load the elements at the accumulator's place."""
     head, *args = epilogue
@@ -112,4 +123,4 @@ def operands(epilogue: Epilogue, kind: str) -> int:
     return max((operands(arg, kind) for arg in args if isinstance(arg, tuple)), default=0)
 
 
-__all__ = ["IDENTITY", "OPERATORS", "Epilogue", "evaluate", "operands", "T"]
+__all__ = ["IDENTITY", "OPERATORS", "Epilogue", "evaluate", "flops", "operands", "T"]

@@ -184,6 +184,10 @@ class MatmulSpec:
     dtype: str = field(default="float32", repr=False)  # as of ConvSpec
 
     @property
+    def out_shape(self) -> tuple[int, ...]:
+        return (self.batch, self.m, self.n)
+
+    @property
     def flops(self) -> int:
         return 2 * self.batch * self.m * self.n * self.k
 

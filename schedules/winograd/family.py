@@ -85,10 +85,10 @@ def _shrunk(spec: ConvSpec, tile: Tile, m: int, groups: int, chunk: int, slots: 
     return replace(way, slots=min(way.slots, way.tile_blocks))
 
 
-def _probe(unit: VectorUnit) -> tuple[ConvSpec, Candidate]:
+def _probe(unit: VectorUnit) -> list[tuple[ConvSpec, Candidate]]:
     """A small kernel, which is compiled soon."""
     offered = (candidate(way, unit) for way in ways(DEEP, unit) if way.m == 2)
-    return DEEP, min(offered, key=lambda one: one.work)
+    return [(DEEP, min(offered, key=lambda one: one.work))]
 
 
 _BANDS = Bands(ConvSpec, kernel.kernel, "winograd", _shrunk, large=True)

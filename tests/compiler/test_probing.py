@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tvm_ffi
+from tvm import tirx
 
 from flexcomp.compiler import kernel_rates, probing
 from flexcomp.compiler.kernel_rates import KernelRates, measure_kernels, representatives
@@ -37,7 +39,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageRates, KernelRate
     return is_one
 
 
-FAST = StorageRates(1.5e9, 80e-6), KernelRates(2.4e11, 4.7e10, 9e10, {"winograd": 1.4}, 8e10, 2e11)
+FAST = StorageRates(1.5e9, 80e-6, 6e8), KernelRates(2.4e11, 4.7e10, 9e10, {"winograd": 1.4}, 8e10, 2e11, 1.2e10)
 SLOW = StorageRates(2e8, 1e-3), KernelRates(1e10, 5e9)
 
 
@@ -56,11 +58,13 @@ def test_what_was_measured_is_remembered(cache: Path, tmp_path: Path, found) -> 
     assert (first.flops_per_s, first.memory_bytes_per_s) == (probing.rounded(2.4e11), probing.rounded(4.7e10))
     assert first.last_level_bytes_per_s == probing.rounded(9e10) and first.slowness == {"winograd": probing.rounded(1.4)}
     assert first.all_memory_bytes_per_s == probing.rounded(8e10) and first.all_last_level_bytes_per_s == probing.rounded(2e11)
+    assert (first.load_small_pages, first.prepare_bytes_per_s) == (probing.rounded(2.5), probing.rounded(1.2e10))
     found(*SLOW)
     assert probing.probed_profile(tmp_path, target) == (first, note.replace("(measured", "(remembered"))
     kept.write_text("{}")
     again, _ = probing.probed_profile(tmp_path, target)
     assert (again.storage_bytes_per_s, again.flops_per_s) == (probing.rounded(2e8), probing.rounded(1e10))
+    assert (again.load_small_pages, again.prepare_bytes_per_s) == (1, 0)
 
 
 def test_figures_of_a_busy_machine_are_not_remembered(cache: Path, tmp_path: Path, found, caplog) -> None:
@@ -102,6 +106,7 @@ def test_few_storages_are_remembered(cache: Path, tmp_path: Path, monkeypatch: p
 def test_reading_leaves_nothing_behind(tmp_path: Path) -> None:
     rates = measure_storage(tmp_path)
     assert rates.bytes_per_s > 1e5 and 0 <= rates.latency_s < 10
+    assert 1e4 < rates.small_pages_bytes_per_s <= rates.bytes_per_s
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match=r"none: No such file or directory \(--no-probe"):
         measure_storage(tmp_path / "none")
@@ -124,14 +129,14 @@ def test_storage_that_is_nearly_full_gets_a_small_file(tmp_path: Path, monkeypat
 
 def test_slow_storage_gets_a_small_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written and read in no more time: here a second passes with every look at the clock."""
-    sizes = []
+    sizes, said = [], '{"bytes_per_s": 1e6, "small_pages_bytes_per_s": 5e5, "latency_s": 0.01}'
     monkeypatch.setattr(
         storage_rates.runtime_ext,
         "function",
-        lambda name: lambda path, seconds: sizes.append(os.path.getsize(path)) or '{"bytes_per_s": 1e6, "latency_s": 0.01}',
+        lambda name: lambda path, seconds: sizes.append(os.path.getsize(path)) or said,
     )
     seconds = iter(range(100))
-    assert measure_storage(tmp_path, clock=lambda: next(seconds)) == StorageRates(1e6, 0.01)
+    assert measure_storage(tmp_path, clock=lambda: next(seconds)) == StorageRates(1e6, 0.01, 5e5)
     assert sizes == [4 << 20]
 
 
@@ -146,25 +151,39 @@ def test_kernels_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_rates, "_SECONDS", 0.0)
     rates = measure_kernels(resolve_target("native"))
     assert 1e6 < rates.flops_per_s < 1e14 and 1e6 < rates.memory_bytes_per_s <= rates.last_level_bytes_per_s < 1e13
+    assert 1e6 < rates.prepare_bytes_per_s < 1e13
+
+
+def test_measured_kernels_launch_nothing() -> None:
+    found: list[object] = []
+    for *_, kernel in representatives(replace(resolve_target("native").vector_unit, threads=1)):
+        tvm_ffi.structural_walk(kernel_rates._serial(kernel.build()).body, [(tirx.For, found.append)])
+    assert found and not [loop for loop in found if loop.kind == tirx.ForKind.PARALLEL]
 
 
 def test_rates_are_work_over_time() -> None:
     """By a clock on which every call takes a second."""
     unit, seconds = resolve_target("native").vector_unit, iter(range(10**6))
-    (_, _, direct), (_, _, read), (_, _, winograd), (_, _, strassen) = representatives(replace(unit, threads=1))
+    one = replace(unit, threads=1)
+    kernels = {kernel.measured_as: (spec, kernel) for _, spec, kernel in representatives(one)}
+    work = {name: kernel.work for name, (_, kernel) in kernels.items()}
+    (_, direct), (_, read), *others = kernels.values()
     target = replace(resolve_target("native"), num_cores=1)
     rates = measure_kernels(target, clock=lambda: next(seconds))
-    cached = next(iter(ONE_PIXEL.candidates(kernel_rates._CACHED, replace(unit, threads=1)))).weight_nbytes
+    cached = next(iter(ONE_PIXEL.candidates(kernel_rates._CACHED, one))).weight_nbytes
     assert cached < read.weight_nbytes  # in a second, by this clock: no slower than memory
-    slowness = {"winograd": direct.work / winograd.work, "strassen": direct.work / strassen.work}
-    assert rates == KernelRates(direct.work, read.weight_nbytes, read.weight_nbytes, slowness)
+    slowness = {name: work["direct"] / some for name, some in work.items() if name not in ("direct", "gemv")}
+    prepared = sum(kernel.weight_nbytes for _, kernel in others) / len(others)
+    assert rates == KernelRates(direct.work, read.weight_nbytes, read.weight_nbytes, slowness, prepare_bytes_per_s=prepared)
     running = iter(range(10**6))
     together = measure_kernels(replace(target, num_cores=3), lambda: next(seconds), lambda: next(running))
     assert together.flops_per_s == direct.work and together.varying == 1
-    assert together.all_memory_bytes_per_s == 4 * read.weight_nbytes  # two panels, twice
+    assert together.all_memory_bytes_per_s == 6 * read.weight_nbytes  # three panels, twice
 
 
 @pytest.mark.parametrize("target", ["native", "llvm -mcpu=x86-64-v2", "raspberry-pi-3b", "raspberry-pi-4b", "jetson-nx"])
 def test_every_processor_has_what_is_measured(target: str) -> None:
-    families = [family.name for family, _, _ in representatives(resolve_target(target).vector_unit)]
-    assert families == ["direct", "gemv", "winograd", "strassen"]
+    unit = resolve_target(target).vector_unit
+    kinds = [kernel.measured_as for *_, kernel in representatives(unit)]
+    on_two_levels = ["strassen on two levels"] if unit.registers >= 32 else []
+    assert kinds == ["direct", "gemv", "winograd", "strassen", *on_two_levels]

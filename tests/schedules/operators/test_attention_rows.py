@@ -107,10 +107,10 @@ def test_scratch_of_one_query_is_that_of_its_scores():
 
 
 def test_work_counts_reading_or_computing():
-    """One row waits for the keys from memory; of eight, products take longer."""
+    """One row waits for the keys from memory, which hide almost all products; of eight, products take longer."""
     one, eight = (replace(grouped(heads, heads, 1, 1024, (64, 64)), batch=1) for heads in (1, 8))
     nbytes = 2 * 1024 * 64 * 4
-    assert attention.work(one, ONE_THREAD) == pytest.approx(ONE_THREAD.memory.far * nbytes)
+    assert attention.work(one, ONE_THREAD) == pytest.approx(ONE_THREAD.memory.far * nbytes, rel=0.01)
     assert attention.work(eight, ONE_THREAD) > eight.flops
     narrow = replace(one, k=one.k.stored("float16", 64), v=one.v.stored("float16", 64))
     assert attention.work(narrow, ONE_THREAD) < attention.work(one, ONE_THREAD)
