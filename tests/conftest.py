@@ -52,7 +52,7 @@ def decoder_library(tmp_path_factory) -> Path:
     """A decoder of 2048 places with its tokenizer, compiled once for all tests that generate text."""
     from tests.generation import decoders
 
-    return decoders.build(tmp_path_factory.mktemp("decoder"))
+    return decoders.kept(tmp_path_factory.mktemp("decoder"))
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +60,7 @@ def draft_library(tmp_path_factory) -> Path:
     """One of a layer, with the same tokenizer, and fewer places."""
     from tests.generation import decoders
 
-    return decoders.build(tmp_path_factory.mktemp("draft"), replace(decoders.FORM, layers=1, capacity=512))
+    return decoders.kept(tmp_path_factory.mktemp("draft"), replace(decoders.FORM, layers=1, capacity=512))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,6 +22,7 @@ from flexcomp.program.prediction import from_program
 from flexcomp.remote.server import SERVER, package_server
 from tests.cli.conftest import tiny_network
 from tests.remote.servers import EMULATOR, KEY, SYSROOT, emulated, own_server, running_tracker, wait_until_registered
+from tests.tuning.brief import brief_tuning
 from tests.uncompiled import planned
 
 TARGET = "raspberry-pi-5"
@@ -89,10 +90,11 @@ def test_an_aarch64_device_is_measured_and_built_for(pi, library, cli, tmp_path)
 
 @emulated
 def test_an_aarch64_device_is_tuned_for(pi, tmp_path):
-    report = flexcomp.tune(
-        tiny_network(), TARGET, database=tmp_path / "tuning.jsonl", trials=3, threads=1, tracker=pi, key="pi",
-        timeout_ms=120000,
-    )  # fmt: skip
+    with brief_tuning():
+        report = flexcomp.tune(
+            tiny_network(), TARGET, database=tmp_path / "tuning.jsonl", trials=3, threads=1, tracker=pi, key="pi",
+            timeout_ms=120000,
+        )  # fmt: skip
     assert (report.trials, report.failed) == (3, 0)
     records = Database.read(tmp_path / "tuning.jsonl").records
     assert {record.device for record in records} == {"rpc:pi"} and all(record.seconds for record in records)
