@@ -68,6 +68,8 @@ def try_all(url: str, cases: int, headers: dict[str, str] | None = None) -> dict
     weights = [16 if list(one.body) else 4 if list(one.iter_parameters()) else 1 for one in operations]
     made: dict[str, Counter] = {}
     for operation, weight in zip(operations, weights, strict=True):
+        for name in names:  # which the operation before may have unloaded
+            httpx.post(f"{url}/v2/repository/models/{name}/load", headers=headers, timeout=60).raise_for_status()
         # Where there is no body, every path is right, and nothing can be wrong.
         modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE) if weight == 16 else (GenerationMode.POSITIVE,)
         counts = made.setdefault(operation.label, Counter())
