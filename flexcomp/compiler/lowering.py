@@ -90,7 +90,9 @@ def lower_layers(
     Kernels are told how many rows are valid where inputs are `padded`. `begin` is told of the smallest kernels, as soon as there
     are layers that call them; `expensive` is as for `merge`.
     """
-    preferences = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
+    preferences = KERNELS[kernels]
+    if target.gpu:  # families offer two kernels for a layer at most
+        preferences = tuple(one for one in preferences if one != "balanced")
     total = 1 + 2 * len(preferences)
     valid = ValidRows(padded) if padded else None
     pack = pipeline.pack(unit, padded is not None)  # one for all choices: equal kernels are built once

@@ -1,8 +1,11 @@
-"""The families of kernels for GPUs, each with the one candidate that is best."""
+"""The families of kernels for GPUs, each with the best candidate, and with one that is faster by scratch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 from tvm import tirx
 
@@ -11,7 +14,7 @@ from ..tiles.panel import panel_of
 from ..tiles.spec import ConvSpec, MatmulSpec
 from ..tiles.tile import Tile
 from . import channelwise, conv, gemv, matmul
-from .block_tile import BlockTile, choose, rates, work
+from .block_tile import MOST_PARTS, BlockTile, choose, rates, work
 from .emit import LANES
 from .image import one_by_one
 from .unit import Gpu
@@ -22,8 +25,9 @@ _ALONE = 4.0
 
 def _matmul(spec: MatmulSpec, gpu: Gpu) -> Iterator[Candidate]:
     singly = spec.k % LANES > 0
-    tile = choose(spec.m, spec.n, spec.batch, gpu.architecture, one_by_one=singly)
-    flops = 2 * spec.k * work(tile, spec.m, spec.n, spec.batch, gpu.architecture, one_by_one=singly)
+    given = spec.m, spec.n, spec.batch, spec.k, gpu.architecture
+    tile = choose(*given, one_by_one=singly)
+    flops = 2 * spec.k * work(tile, *given, one_by_one=singly)
     yield Candidate("matmul", tile, None, 0, flops, lambda: matmul.kernel(spec, tile, gpu.architecture))
 
 
@@ -47,12 +51,18 @@ def _direct(spec: ConvSpec, gpu: Gpu) -> Iterator[Candidate]:
         return
     architecture, pixels = gpu.architecture, spec.batch * spec.out_height * spec.out_width
     singly = one_by_one(spec)
-    tile = choose(pixels, spec.group_out, spec.groups, architecture, one_by_one=singly)
+    given = pixels, spec.group_out, spec.groups, spec.taps, architecture
+    tile = choose(*given, one_by_one=singly)
     if spec.groups > 1 and tile.columns > spec.group_out:  # blocks of a panel that hold channels of several groups are others'
         offered = rates(architecture)
         tile = max((t for t in offered if t.columns <= spec.group_out), key=offered.get)
-    flops = 2 * spec.taps * work(tile, pixels, spec.group_out, spec.groups, architecture, one_by_one=singly)
-    yield _with_panel("direct", spec, tile.columns, tile, flops, lambda: conv.kernel(spec, tile, architecture))
+    # Both read the same panel, since nothing prepares weights for a GPU.
+    shared = choose(*given, one_by_one=singly, columns=tile.columns, most_parts=MOST_PARTS)
+    for one in dict.fromkeys((tile, shared)):
+        flops, scratch = 2 * spec.taps * work(one, *given, one_by_one=singly), conv.scratch_of(spec, one)
+        built = partial(conv.kernel, spec, one, architecture)
+        candidate = _with_panel("direct", spec, one.columns, one, flops, built)
+        yield replace(candidate, scratch=scratch, scratch_nbytes=4 * sum(map(math.prod, scratch)))
 
 
 def _with_panel(

@@ -55,7 +55,7 @@ class Image:
         self.integers = 1 if self.is_always else 2  # of an entry
         entries = ceil_div(spec.taps, self.depth) * self.depth // self.each
         size = self.integers if self.each < LANES else _READ
-        if not self.is_flat and self.has_bits and 4 * size * entries <= _TABLE_NBYTES:
+        if not self.is_flat and self.has_bits and 4 * size * entries <= min(_TABLE_NBYTES, loop.left_nbytes):
             self._make_table(entries, size, loop)
 
     def _make_table(self, entries: int, size: int, loop: MainLoop) -> None:

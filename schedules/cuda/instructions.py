@@ -43,7 +43,8 @@ FETCH(4, float, ca)
 FETCH(8, float2, ca)
 FETCH(16, float4, cg)
 static __device__ __forceinline__ void fetch_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-static __device__ __forceinline__ void fetch_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+template <int left>
+static __device__ __forceinline__ void fetch_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory"); }
 """,
     # A product of 16 × 8 and 8 × 8 numbers by the threads of a warp; of the sums of each two neighbours lie eight apart.
     _TENSOR: """\
@@ -88,9 +89,9 @@ def commit() -> None:
     T.evaluate(tirx.call_extern("void", COMMIT))
 
 
-def wait() -> None:
-    """Wait for all groups of the thread; a barrier after this waits for those of other threads."""
-    T.evaluate(tirx.call_extern("void", WAIT))
+def wait(left: int) -> None:
+    """Wait for all groups of the thread but the last `left`; a barrier after this waits for those of other threads."""
+    T.evaluate(tirx.call_extern("void", f"{WAIT}<{left}>"))
 
 
 def tf32_rounded(number: ir.Expr) -> ir.Expr:

@@ -4,8 +4,8 @@
 
 1. A step's operands, rows × depth and depth × columns, lie in shared memory. A thread reads its factors
    as vectors of 128 bits, of the left operand four products at a time, without bank conflicts.
-2. There are two such places. While the threads compute on one, the operands of the next step are copied to the other
-   (`copy_stage.py`). One barrier ends the step.
+2. There are two to four such places. While the threads compute on one, the operands of the next steps are copied to the
+   others (`copy_stage.py`). One barrier begins the step.
 3. A thread has 8 × 8 results, in rows that lie an eighth of the tile apart. Small tiles, which would have few threads, split k
    within a block: several threads have the same results, each of a part of a step's products, added up in the end.
 
@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from tvm import ir
+from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from .architecture import Architecture
 from .block_tile import SQUARE, BlockTile
 from .copy_stage import AsyncCopy, CopyStage, RegisterCopy, SharedVector
-from .emit import LANES, barrier, ceil_div, copy, fill, keep_rolled, kept, registers, shared
+from .emit import LANES, barrier, ceil_div, copy, fill, keep_rolled, kept, only_if, registers, shared
 from .instructions import commit, wait
 
 
@@ -46,12 +46,16 @@ class MainLoop:
     """The main loop of one tile."""
 
     neighbours = LANES  # sums of a thread that are neighbours in a row
+    left_nbytes: int  # of shared memory, for others
 
     def __init__(self, tile: BlockTile, thread, products: int, architecture: Architecture) -> None:
-        self.tile, self.thread, self.products, self.fetches = tile, thread, products, architecture.fetches
+        self.tile, self.thread, self.fetches = tile, thread, architecture.fetches
+        self.steps = ceil_div(ceil_div(products, tile.depth), tile.parts)
+        self._places = max(2, min(tile.places, self.steps)) if self.fetches else 2
         self.sums = registers(tile.sums)
-        self._shared = shared(tile.shared_nbytes // 4)
-        self._right = 2 * tile.rows * tile.left_stride  # after the left operand's two places
+        nbytes = tile.shared_nbytes(self._places)
+        self._shared, self.left_nbytes = shared(nbytes // 4), architecture.block_shared_nbytes - nbytes
+        self._right = self._places * tile.rows * tile.left_stride  # after the left operand's places
         sharing = tile.threads // tile.split_k
         self._split, thread = (T.bind(thread // sharing), T.bind(thread % sharing)) if tile.split_k > 1 else (0, thread)
         self._place(thread, tile.depth // tile.split_k * self._split)
@@ -59,7 +63,7 @@ class MainLoop:
         self._left_write = kept(self.thread // across * (tile.left_stride // LANES) + self.thread % across)
 
     def _place(self, thread, part) -> None:
-        """Where a thread reads in the first of the two places, from product `part` on, in vectors."""
+        """Where a thread reads in the first of the places, from product `part` on, in vectors."""
         tile = self.tile
         self._row = T.bind(thread // tile.threads_across)
         self._column = T.bind(thread % tile.threads_across * LANES)
@@ -91,35 +95,47 @@ class MainLoop:
         """The copy stage for `vectors` vectors of a float32 operand."""
         return AsyncCopy() if self.fetches else RegisterCopy(vectors)
 
-    def compute(self, left: Operand, right: Operand) -> None:
-        """All products, added up in `sums`."""
-        tile = self.tile
-        steps = ceil_div(self.products, tile.depth)
-        fill(self.sums, self.tile.sums)
-        self._load(left, right, 0, 0)
-        self._store(left, right, 0)
-        # In a round of two steps the places are constants, which take no instructions. Steps with many products for each
-        # load need no such rounds, and loops stay short.
-        each = 2 if tile.split_k > 1 or left.lanes < LANES else 1
-        rounds, rest = divmod(steps - 1, each)
-        if rounds:
+    def compute(self, left: Operand, right: Operand, part=0) -> None:
+        """All products of one of the tile's parts, added up in `sums`."""
+        tile, ahead = self.tile, self._places - 1
+        begin = 0 if tile.parts == 1 else T.bind(part * self.steps * tile.depth)
+        fill(self.sums, tile.sums)
+        for step in range(min(ahead, self.steps)):
+            self._load(left, right, begin + step * tile.depth, step)
+            self._end_group()
+            self._store(left, right, step)
+        if self.steps == 1:
+            self._arrived_all(left, right, 0, 0)
+            self._multiply(0)
+        else:
+            # Of three places a count takes fewer instructions than a remainder.
+            counted = registers(1, "int32") if self._places == 3 else None
+            if counted is not None:
+                T.buffer_store(counted, tirx.const(0, "int32"), [0])
             keep_rolled()
-            with T.serial(rounds) as turn:
-                for number in range(each):
-                    step = turn * each + number
-                    self._step(left, right, (step + 1) * tile.depth, number if each == 2 else step % 2)
-        if rest:
-            self._step(left, right, (steps - 1) * tile.depth, 0)
-        self._multiply((steps - 1) % 2)
+            with T.serial(self.steps) as step:
+                place = T.bind(step % self._places if counted is None else counted[0])
+                other = (step + ahead) % self._places
+                other = T.bind(other if counted is None else tirx.Select(place > 0, place - 1, tirx.const(ahead, "int32")))
+                is_followed = step + ahead < self.steps
+                self._arrived_all(left, right, place, ahead - 1)
+                with only_if(is_followed):
+                    self._load(left, right, begin + (step + ahead) * tile.depth, other)
+                self._end_group()
+                self._multiply(place)
+                with only_if(is_followed):
+                    self._store(left, right, other)
+                if counted is not None:
+                    T.buffer_store(counted, tirx.Select(place < ahead, place + 1, tirx.const(0, "int32")), [0])
         if tile.split_k > 1:
             self._add_up()
 
-    def _step(self, left: Operand, right: Operand, following, place) -> None:
-        """Multiply the operands in one place, while those from product `following` on come to the other."""
-        other = 1 - place if isinstance(place, int) else (place + 1) % 2
-        self._load(left, right, following, other)
-        self._multiply(place)
-        self._store(left, right, other)
+    def _arrived_all(self, left: Operand, right: Operand, place, later: int) -> None:
+        """Wait until all threads' copies to a place are there; `later` groups of copies may be on their way."""
+        if self.fetches:
+            wait(later)
+        self._arrived(left, right, place)
+        barrier()
 
     def for_each_row(self, store: Callable[[ir.Expr, ir.Expr, ir.Expr], None]) -> None:
         """Call `store(row of the tile, column of the tile, place of the first of `stored` sums)` for all of the thread's."""
@@ -172,26 +188,24 @@ class MainLoop:
                     T.buffer_store(self.sums, self.sums[i * LANES + lane] + other[lane], [i * LANES + lane])
 
     def _load(self, left: Operand, right: Operand, first, to) -> None:
-        """Ask for the operands of the step that begins with product `first`, for one of the two places."""
+        """Ask for the operands of the step that begins with product `first`, for one of the places."""
         across = self.tile.depth // LANES
         for i, row in enumerate(self.rows_loaded()):
             left.load(i, first, self.thread % across * LANES, row, self._left_slot(i, to))
         at, column = self.first_vector()
         for i in range(self.columns_loaded):
             right.load(i, first, at + i * self.products_apart, column, self._right_slot(i, to))
+
+    def _end_group(self) -> None:
         if self.fetches:
             commit()
 
     def _store(self, left: Operand, right: Operand, to) -> None:
-        """Make the requested operands visible to all threads."""
+        """Write the requested operands that are in registers to shared memory."""
         for i in range(len(self.rows_loaded())):
             left.store_shared(i, self._left_slot(i, to))
         for i in range(self.columns_loaded):
             right.store_shared(i, self._right_slot(i, to))
-        if self.fetches:
-            wait()
-        self._arrived(left, right, to)
-        barrier()
 
     def _arrived(self, left: Operand, right: Operand, to) -> None:
         """Called on the numbers that a thread copied, before other threads read them."""

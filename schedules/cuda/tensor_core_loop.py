@@ -56,9 +56,9 @@ class TensorCoreLoop(MainLoop):
         """Whether operands are rounded in shared memory, before the reads."""
         return self.tile.split_k == 1 and self.tile.columns // _COLUMNS >= _MANY
 
-    def compute(self, left: Operand, right: Operand) -> None:
+    def compute(self, left: Operand, right: Operand, part=0) -> None:
         self._are_short = right.is_short
-        super().compute(left, right)
+        super().compute(left, right, part)
 
     def _arrived(self, left: Operand, right: Operand, to) -> None:
         if not self._is_rounded:

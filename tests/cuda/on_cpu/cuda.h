@@ -14,7 +14,7 @@
 #define ON_CPU_THREADS(place) on_cpu::Grid::current_grid->Barrier(place)
 #define ON_CPU_WARP(place) on_cpu::Grid::current_grid->WarpBarrier(place)
 #define ON_CPU_COMMIT(place) on_cpu::Grid::current_grid->Commit(place)
-#define ON_CPU_WAIT(place) on_cpu::Grid::current_grid->WaitForFetches(place)
+#define ON_CPU_WAIT(place, left) on_cpu::Grid::current_grid->WaitForFetches(place, left)
 
 using uint = unsigned;
 using uchar = unsigned char;

@@ -18,7 +18,7 @@ from tests.kept import compiler, made
 
 _HERE = Path(__file__).parent
 _SHARED = re.compile(r"__shared__ alignas\(\d+\) (\w+) (\w+)\[(\d+)\];")
-_BARRIER = re.compile(r"(?:__sync|fetch_)(threads|warp|commit|wait)\(\)")
+_BARRIER = re.compile(r"(?:__sync|fetch_)(threads|warp|commit|wait)(?:<(\d+)>)?\(\)")
 _EXCHANGE = re.compile(r"(__shfl_xor_sync|tf32_multiply)\(")
 _EXCHANGES = {"__shfl_xor_sync": "OnCpuShuffleXor", "tf32_multiply": "OnCpuMultiply"}
 _FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-mf16c", "-mfma", "-x", "c++")
@@ -126,7 +126,7 @@ def numbered(source: str) -> tuple[str, int]:
     Barriers include those of warps, and instructions that end groups of copies or wait for these.
     """
     barriers, exchanges, arrays = iter(range(10**6)), iter(range(10**6)), iter(range(10**6))
-    text = _BARRIER.sub(lambda m: f"ON_CPU_{m[1].upper()}({next(barriers)})", source)
+    text = _BARRIER.sub(lambda m: f"ON_CPU_{m[1].upper()}({next(barriers)}{f', {m[2]}' if m[2] else ''})", source)
     text = _EXCHANGE.sub(lambda m: f"{_EXCHANGES[m[1]]}({next(exchanges)}, ", text)
     text = _SHARED.sub(lambda m: f"ON_CPU_SHARED({next(arrays)}, {m[1]}, {m[2]}, {m[3]});", text)
     assert "__shared__" not in text, "a shared array is declared in a way that the emulator does not know"

@@ -68,7 +68,7 @@ struct Copy {
   const void* from;
   size_t nbytes;
   bool is_outside;  // zeros are written, and nothing is read
-  bool is_in_group;
+  int group = 0;    // 0: none yet
 
   void Arrive() const {
     if (is_outside) std::memset(to, 0, nbytes);
@@ -95,6 +95,7 @@ struct Fiber {
   uint64_t exchanged = 0;  // its value for the warp
   Fragments fragments;     // of a product of its warp
   std::vector<Copy> copies;  // that it began, and that have not arrived
+  int groups = 0;            // of copies, so far
 };
 
 // A launch in the making; there is one at a time.
@@ -156,20 +157,24 @@ class Grid {
     if (reinterpret_cast<uintptr_t>(to) % nbytes || (!is_outside && reinterpret_cast<uintptr_t>(from) % nbytes))
       Fail("a copy to shared memory is not aligned");
     if (!IsShared(to)) Fail("a thread fetches to memory that is not shared");
-    fibers_[running_].copies.push_back({to, from, nbytes, is_outside, false});
+    fibers_[running_].copies.push_back({to, from, nbytes, is_outside});
     ArriveAtRandom();
   }
 
   // The current thread's copies since the last group become a group.
   void Commit(int place) {
     if (place == skipped_) return;
-    for (Copy& copy : fibers_[running_].copies) copy.is_in_group = true;
+    Fiber& fiber = fibers_[running_];
+    ++fiber.groups;
+    for (Copy& copy : fiber.copies)
+      if (copy.group == 0) copy.group = fiber.groups;
   }
 
-  // The current thread waits for all of its groups.
-  void WaitForFetches(int place) {
+  // The current thread waits for all of its groups but the last `left`.
+  void WaitForFetches(int place, int left) {
     if (place == skipped_) return;
-    Arrive([](const Copy& copy) { return copy.is_in_group; });
+    const int last = fibers_[running_].groups - left;
+    Arrive([&](const Copy& copy) { return copy.group > 0 && copy.group <= last; });
   }
 
   // The value of thread `lane` of the current one's warp, all of whose threads come to `place`.
@@ -270,6 +275,7 @@ class Grid {
     for (unsigned i = 0; i < fibers_.size(); ++i) {
       fibers_[i].state = Fiber::State::kReady;
       fibers_[i].copies.clear();
+      fibers_[i].groups = 0;
       ready_.push_back(i);
     }
     std::shuffle(ready_.begin(), ready_.end(), random_);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ class Layer:
     spec: ConvSpec
     panel: Panel
     change: Callable[[np.ndarray], np.ndarray] | None = None  # of float32 operands, in what is expected only
+    scratch: Sequence[tuple[int, ...]] = ()  # shapes
 
     def __post_init__(self) -> None:
         rng, spec = np.random.default_rng(0), self.spec
@@ -50,7 +51,8 @@ class Layer:
         self.expected = self.expected.reshape(spec.y_shape)
 
     def arguments(self, first: int, count: int, y: np.ndarray) -> list[np.ndarray | int]:
-        return [self.x, *self.tensors, self.packed[first : first + count], first, count, y]
+        scratch = [np.full(shape, np.nan, "f4") for shape in self.scratch]
+        return [self.x, *self.tensors, self.packed[first : first + count], first, count, y, *scratch]
 
     def error(self, emulator: Emulator, name: str, seed: int) -> float:
         """The largest error of two steps, as a part of the largest result; what belongs to others must not be written."""
@@ -58,7 +60,7 @@ class Layer:
         cut = self.panel.blocks // 2
         for first, count in ((0, cut), (cut, self.panel.blocks - cut)):
             if count:
-                y = emulator.run(name, self.arguments(first, count, y), seed=seed)[-1]
+                y = emulator.run(name, self.arguments(first, count, y), seed=seed)[2 + len(self.tensors)]
         assert np.array_equal(np.isnan(y), np.isnan(self.expected))
         return float(np.nanmax(np.abs(y - self.expected)) / np.nanmax(np.abs(self.expected)))
 

@@ -41,13 +41,17 @@ CASES = {
     "no_padding": (ConvSpec(1, 7, 9, 32, 40, (3, 2)), 32),
     "tall": (ConvSpec(3, 9, 7, 16, 64, (3, 3), padding=SAME), 64, BlockTile(128, 64, 16)),
     "few_columns": (ConvSpec(2, 9, 9, 12, 32, (3, 3), padding=SAME), 32, BlockTile(64, 32, 32, split_k=4)),
+    "eight_threads": (ConvSpec(1, 5, 7, 40, 32, (3, 3), padding=SAME), 32, BlockTile(32, 32, 64, split_k=8)),
+    "parts": (ConvSpec(1, 7, 6, 64, 70, (3, 3), padding=SAME, epilogue=RESIDUAL), 32, BlockTile(32, 32, 32, split_k=4, parts=3)),
+    "parts_of_odd": (ConvSpec(1, 1, 37, 250, 35), 32, BlockTile(32, 32, 64, split_k=8, parts=2)),
+    "parts_int8": (ConvSpec(1, 5, 6, 128, 40, epilogue=SCALED, weights="int8"), 32, BlockTile(64, 32, 32, split_k=4, parts=2)),
     # Without a table of places: it would be too large, or has no bits for so many rows and columns.
     "many_products": (ConvSpec(1, 5, 5, 115, 32, (3, 3), padding=SAME), 32),
     "more_products": (ConvSpec(1, 3, 3, 608, 32, (5, 5), padding=(2, 2, 2, 2)), 32),
     "very_large_kernel": (ConvSpec(1, 3, 40, 2, 32, (3, 33), padding=(1, 16, 1, 16)), 32),
 }
 # What threads load by themselves on GPUs that copy nothing to shared memory.
-OLD = ("window", "few_channels", "odd_strided_pointwise", "dense", "placed", "more_products")
+OLD = ("window", "few_channels", "odd_strided_pointwise", "dense", "placed", "more_products", "parts", "parts_int8")
 
 
 def tile_of(columns: int, tile: BlockTile | None = None) -> BlockTile:
@@ -56,7 +60,10 @@ def tile_of(columns: int, tile: BlockTile | None = None) -> BlockTile:
 
 @pytest.fixture(scope="module")
 def layers():
-    found = {name: Layer(spec, panel_of(spec, columns)) for name, (spec, columns, *_) in CASES.items()}
+    found = {
+        name: Layer(spec, panel_of(spec, columns), scratch=conv.scratch_of(spec, tile_of(columns, *tile)))
+        for name, (spec, columns, *tile) in CASES.items()
+    }
     return found | {f"{name}_loaded": found[name] for name in OLD}
 
 
@@ -83,21 +90,27 @@ def test_every_barrier_is_needed(emulator, layers, name):
 
 
 def test_tiles_are_small_where_there_is_little_to_do():
-    large, small = choose(112 * 112, 256, 1, ORIN), choose(49, 64, 1, ORIN)
+    large, small = choose(112 * 112, 256, 1, 2304, ORIN), choose(49, 64, 1, 64, ORIN)
     assert large.rows == 128 and small.rows * small.columns < 64 * 64
 
 
+def test_blocks_share_products_where_multiprocessors_would_be_idle():
+    """But not where a second launch takes as long; what they add up is scratch."""
+    big, deep, shallow = ARCHITECTURES["sm_90"], ConvSpec(1, 7, 7, 512, 512, (3, 3), padding=SAME), ConvSpec(1, 7, 7, 512, 512)
+    (small, shared), (alone,) = (candidates(spec, Gpu(big)) for spec in (deep, shallow))
+    assert shared.tile.parts > 2 and small.tile.parts == alone.tile.parts == 1 and shared.panel == small.panel
+    assert shared.scratch_nbytes == 4 * shared.tile.parts * 49 * 512 and not small.scratch and shared.work < 0.6 * small.work
+
+
 def test_rows_that_are_loaded_one_by_one_meet_enough_columns():
-    like_it = replace(FIRST, in_channels=4)
-    ampere = ARCHITECTURES["sm_86"]
-    assert choose(112 * 112, 64, 1, ampere).columns == 32
-    assert [candidates(spec, Gpu(ampere))[0].tile.columns for spec in (FIRST, like_it)] == [64, 32]
+    """Of tiles that take as long."""
+    assert {candidates(FIRST, Gpu(ARCHITECTURES[name]))[0].tile.columns for name in ("sm_80", "sm_86", "sm_90")} == {64}
 
 
 @pytest.mark.skipif(nvcc.nvcc() is None, reason="needs nvcc")
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_loops_are_multiplications(architecture, tmp_path):
-    """At least 85 % of the instructions of the loop over products, vectors of 128 bits from shared memory, no spills.
+    """At least 83 % of the instructions of the loop over products, vectors of 128 bits from shared memory, no spills.
 
     Of a layer for each tile and way to load; `python -m tests.cuda.ptxas` looks at all layers of networks.
     sm_90 compiles one kernel of each tile: what differs between layers is the same as on sm_80.
@@ -129,5 +142,5 @@ def test_loops_are_multiplications(architecture, tmp_path):
     assert functions["window_kernel"].registers <= 128, "of its blocks two are held"
     for name in functions:
         loop = nvcc.longest_loop(cubin, name)
-        assert nvcc.share(loop, "FFMA") >= 0.85, f"{name}: {nvcc.besides(loop, 'FFMA')}"
+        assert nvcc.share(loop, "FFMA") >= 0.83, f"{name}: {nvcc.besides(loop, 'FFMA')}"
         assert nvcc.shared_reads(loop) == {"LDS.128"}

@@ -20,7 +20,7 @@ def kernels(architecture):
     """Layers of ResNet-50, MobileNetV2 and ViT-B/16, by the names of families."""
     functions = {}
     for tile in TILES:
-        name = f"{tile.rows}x{tile.columns}"
+        name = f"{tile.rows}x{tile.columns}x{tile.depth}"
         window = ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME, epilogue=RESIDUAL)
         functions[f"conv_{name}"] = conv.kernel(window, tile, architecture)
         functions[f"matmul_{name}"] = matmul.kernel(MatmulSpec(12, 197, 197, 64), tile, architecture)
@@ -35,6 +35,7 @@ def kernels(architecture):
     functions["pool"] = pool.kernel(PoolSpec(1, 112, 112, 64, 3, 3, (2, 2), SAME, (1, 1), "max", False, 56, 56))
     functions |= {kind: rowwise.kernel(RowSpec(kind, (197, 768), 1, 1e-5)) for kind in KINDS}
     functions["attention"] = attention.kernel(dense(1, 12, 197, 197, 64, 64), architecture)
+    functions["attention_of_one"] = attention.kernel(dense(1, 12, 1, 1024, 128, 128, has_lengths=True), architecture)
     for name in ("gelu", "take", "mean_last", "softmax_last", "argmax", "scatter"):
         for i, function in enumerate(legalised(*CASES[name])):
             functions[f"{name}_{i}"] = fallback.schedule(function, architecture).func

@@ -7,7 +7,7 @@ import pytest
 
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, conv, matmul
-from flexcomp.schedules.cuda.block_tile import TENSOR_TILES, rates
+from flexcomp.schedules.cuda.block_tile import TENSOR_TILES, BlockTile, rates
 from flexcomp.schedules.cuda.unit import Gpu
 from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.panel import panel_of
@@ -31,10 +31,10 @@ PRODUCTS = {"odd": MatmulSpec(2, 70, 33, 50, epilogue=RESIDUAL), "pairs": Matmul
 # All tiles compute windows, and some of each kind all else.
 SOME = [tile for tile in TENSOR_TILES if (tile.rows, tile.columns) in ((128, 128), (64, 32), (32, 32))]
 CASES = {
-    f"{name}_{tile.rows}_{tile.columns}": (name, tile)
+    f"{name}_{tile.rows}_{tile.columns}_{tile.depth}": (name, tile)
     for name in (*SPECS, *PRODUCTS)
     for tile in (TENSOR_TILES if name == "window" else SOME)
-}
+} | {"window_parts": ("window", BlockTile(32, 32, 32, split_k=4, tf32=True, parts=3))}
 
 
 def rounded(numbers: np.ndarray) -> np.ndarray:
@@ -49,7 +49,8 @@ def layers():
     found = {}
     for symbol, (name, tile) in CASES.items():
         if name in SPECS:
-            found[symbol] = [Layer(SPECS[name], panel_of(SPECS[name], tile.columns), change) for change in (None, rounded)]
+            scratch, panel = conv.scratch_of(SPECS[name], tile), panel_of(SPECS[name], tile.columns)
+            found[symbol] = [Layer(SPECS[name], panel, change, scratch) for change in (None, rounded)]
     return found
 
 
@@ -123,7 +124,7 @@ def test_loops_are_as_few_instructions_as_tiles_are_chosen_by(name, tmp_path):
     """Nothing spills, and a multiprocessor's four schedulers issue so many multiply-adds in a cycle."""
     gpu = replace(ARCHITECTURES[name], tf32=True)
     window = ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME, epilogue=RESIDUAL)
-    kernels = {f"{tile.rows}_{tile.columns}": conv.kernel(window, tile, gpu) for tile in TENSOR_TILES}
+    kernels = {f"{tile.rows}_{tile.columns}_{tile.depth}": conv.kernel(window, tile, gpu) for tile in TENSOR_TILES}
     for tile in SOME[:2]:
         narrow = ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME, weights="int8")
         first = ConvSpec(1, 224, 224, 3, 64, (7, 7), (2, 2), (3, 3, 3, 3))
@@ -135,5 +136,5 @@ def test_loops_are_as_few_instructions_as_tiles_are_chosen_by(name, tmp_path):
     if nvcc.nvdisasm() is None:
         pytest.skip("needs nvdisasm")
     for tile, issued in TENSOR_TILES.items():
-        loop = nvcc.longest_loop(cubin, f"k_{tile.rows}_{tile.columns}_kernel")
+        loop = nvcc.longest_loop(cubin, f"k_{tile.rows}_{tile.columns}_{tile.depth}_kernel")
         assert 4 * 16 * 8 * 8 * nvcc.share(loop, "HMMA.1688.F32.TF32") > 0.95 * issued, tile
