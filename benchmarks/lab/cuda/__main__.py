@@ -66,9 +66,9 @@ def run(folder: Path, median: Callable[[Callable], float], gpu: Gpu, table: Tabl
         given, wanted = (dict(np.load(library.with_suffix(f".{part}.npz"))) for part in ("inputs", "outputs"))
         name, tf32 = library.stem.removesuffix(TF32), library.stem.endswith(TF32)
         with flexcomp.load(library, "min") as session:  # also for the context, and the driver's memory
-            rate = session.read_rate()
+            rate, budgets = session.read_rate(), [rung.budget_bytes for rung in session.ladder]
         peer, computing = _torch_ms(TORCHVISION[name], tf32, median) if torch else None, None
-        for budget in BUDGETS:
+        for budget in (one for one in BUDGETS if one in ("all", "min") or one * budgets[-1] > budgets[0]):
             facts = _measured(library, budget, given, wanted, median, gpu)
             computing = computing or facts["ms"]
             bound = max(computing, 1e3 * facts["bytes_read"] / rate)
