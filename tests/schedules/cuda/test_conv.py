@@ -1,6 +1,5 @@
 """Convolutions as implicit matrix products: right in every order of threads, with every barrier needed, and fast loops."""
 
-from dataclasses import replace
 
 import pytest
 
