@@ -16,12 +16,13 @@ from flexcomp.errors import ArtifactError, InputError
 from flexcomp.program import arithmetic_errors
 from flexcomp.report import describe, summary
 from flexcomp.runtime import runner
+from tests import uncompiled
 
 from .emulator import emulated, needs_emulator
-from .test_half import TARGET
+from .test_half import QUICK as TARGET
 
 SHAPE, MAX_ERROR, LARGE, OFFSET = (1, 8, 12, 12), 0.02, 3e5, 1000.0
-OPTIONS = dict(kernels="smallest", threads=1, progress=False)
+OPTIONS = dict(kernels="smallest", threads=1)
 
 
 def fragile() -> onnx.ModelProto:
@@ -84,7 +85,7 @@ def test_less_error_leaves_more_in_float32(model, artifact):
     alone = max(found[i]["arithmetic_error"] for i in (0, 4, 5))
     together = describe(artifact.program)["error"]
     assert alone < together <= MAX_ERROR
-    tight = flexcomp.build(model, TARGET, arithmetic="auto", max_error=(alone + together) / 2, **OPTIONS)
+    tight = uncompiled.artifact(model, TARGET, arithmetic="auto", max_error=(alone + together) / 2, **OPTIONS)
     kinds = [layer["arithmetic"] for layer in convolutions(tight)]
     assert 1 <= kinds.count("float16") < 3 and describe(tight.program)["error"] <= (alone + together) / 2
 
@@ -102,7 +103,7 @@ def test_calibration_decides():
     model, x = g.model(g.conv(x, 8, 1, bias=False), SHAPE), np.random.default_rng(2).standard_normal(SHAPE).astype("f4")
     for size, kind in ((1, "float16"), (1e4, "float32")):
         given = {"x": np.float32(size) * x}
-        artifact = flexcomp.build(model, TARGET, arithmetic="auto", calibration=given, **OPTIONS)
+        artifact = uncompiled.artifact(model, TARGET, arithmetic="auto", calibration=given, **OPTIONS)
         assert [layer["arithmetic"] for layer in convolutions(artifact)] == [kind] * 2
 
 
@@ -128,12 +129,12 @@ def test_an_error_alone_chooses_nothing(model):
 def test_float16_keeps_layers_in_float32_whose_values_leave_its_range(model, caplog):
     """By name, on the calibration inputs; layers that only err stay in 16 bits, unless an error is given, too."""
     given = {"x": np.random.default_rng(2).standard_normal(SHAPE).astype("f4")}
-    checked = flexcomp.build(model, TARGET, arithmetic="float16", calibration=given, **OPTIONS)
+    checked = uncompiled.artifact(model, TARGET, arithmetic="float16", calibration=given, **OPTIONS)
     layers = convolutions(checked)
     assert [layer["arithmetic"] for layer in layers] == ["float16", "float16", "float32", "float32", "float16", "float16"]
     (said,) = [one.getMessage() for one in caplog.records if "leave the range" in one.getMessage()]
     assert all(layer["node"] in said for layer in layers[2:4]) and layers[1]["node"] not in said
-    tight = flexcomp.build(model, TARGET, arithmetic="float16", calibration=given, max_error=MAX_ERROR, **OPTIONS)
+    tight = uncompiled.artifact(model, TARGET, arithmetic="float16", calibration=given, max_error=MAX_ERROR, **OPTIONS)
     assert convolutions(tight)[1]["arithmetic"] == "float32"
     with pytest.raises(InputError, match="'float16' with max_error or calibration chooses the types of weights, too"):
         flexcomp.build(model, TARGET, arithmetic="float16", calibration=given, weights="float16", **OPTIONS)

@@ -15,6 +15,7 @@ from flexcomp.compiler import weight_trial
 from flexcomp.errors import InputError
 from flexcomp.program import weight_errors
 from flexcomp.report import describe
+from tests import uncompiled
 from tests.operators.networks import model, node
 from tests.uncompiled import planned
 
@@ -120,7 +121,7 @@ def test_auto_of_products_of_integers(options):
 def test_auto_takes_what_a_type_does_not_have_in_another(tmp_path):
     given = weights()
     given["head"][3, 4] = 1e5
-    artifact = flexcomp.build(network(given), threads=1, kernels="smallest", weights="auto", max_error=0.5)
+    artifact = uncompiled.artifact(network(given), threads=1, kernels="smallest", weights="auto", max_error=0.5)
     errors = {node: layer["weights_errors"] for node, layer in layers_of(facts_of(artifact)).items()}
     assert "float16" not in errors["/head/fc"] and "bfloat16" in errors["/head/fc"]
     assert "float16" in errors["/body/conv"]
@@ -131,8 +132,8 @@ def test_auto_takes_what_a_type_does_not_have_in_another(tmp_path):
 def test_auto_with_calibration_from_a_file(tmp_path):
     np.savez(tmp_path / "images.npz", x=normal(3, *IMAGE))
     options = {"threads": 1, "kernels": "smallest", "weights": "auto"}
-    several = flexcomp.build(network(weights()), **options, calibration=tmp_path / "images.npz")
-    again = flexcomp.build(network(weights()), **options, calibration=[{"x": image} for image in normal(3, *IMAGE)])
+    several = uncompiled.artifact(network(weights()), **options, calibration=tmp_path / "images.npz")
+    again = uncompiled.artifact(network(weights()), **options, calibration=[{"x": image} for image in normal(3, *IMAGE)])
     assert facts_of(several)["error"] == facts_of(again)["error"] > 0
     assert layers_of(facts_of(several)) == layers_of(facts_of(again))
 
@@ -150,7 +151,7 @@ def test_calibration_that_says_nothing_is_refused(value):
     x = np.full((2, 24), value, np.float32)
     with pytest.raises(InputError, match="calibration inputs make first/y 0, or no numbers: they say nothing of errors; give"):
         flexcomp.build(network, threads=1, kernels="smallest", weights="auto", calibration={"x": x})
-    flexcomp.build(network, threads=1, kernels="smallest", weights="auto", calibration=[{"x": x}, {"x": np.ones_like(x)}])
+    planned(network, threads=1, kernels="smallest", weights="auto", calibration=[{"x": x}, {"x": np.ones_like(x)}])
 
 
 def test_random_inputs_that_say_nothing_are_refused():
@@ -165,12 +166,12 @@ def test_what_calibration_does_not_reach_is_said(caplog):
     """An output that stays 0, and the layer whose weights nothing depends on."""
     network = relu_of_products(first=abs(normal(24, 24)), second=-abs(normal(24, 24)))
     options = dict(threads=1, kernels="smallest", weights="auto")
-    flexcomp.build(network, **options, calibration={"x": np.ones((2, 24), np.float32)})
+    uncompiled.artifact(network, **options, calibration={"x": np.ones((2, 24), np.float32)})
     first, second = (record.message for record in caplog.records)
     assert first == "the calibration inputs make second/y 0, or no numbers: they say nothing of errors there"
     assert second == "the calibration inputs say nothing of /second: no output depends on their weights there"
     caplog.clear()
-    flexcomp.build(network, **options)
+    uncompiled.artifact(network, **options)
     assert not caplog.records
 
 
@@ -223,7 +224,7 @@ def test_auto_where_outputs_move_in_steps():
         nodes.append(helper.make_node("Floor", ["r2"], ["y"], "steps"))
         given = {f"w{i}": rng.standard_normal((24, 24), dtype=np.float32) for i in range(3)}
         stepped = model(nodes, {"x": (1, 24)}, ["y"], given)
-        artifact = flexcomp.build(stepped, threads=1, kernels="smallest", weights="auto", max_error=1e-3)
+        artifact = uncompiled.artifact(stepped, threads=1, kernels="smallest", weights="auto", max_error=1e-3)
         assert facts_of(artifact)["error"] <= 1e-3
 
 
@@ -232,7 +233,7 @@ def test_auto_of_networks_in_bfloat16():
     nodes = [node("MatMul", "x", "w")]
     given = {"w": normal(24, 24).astype(ml_dtypes.bfloat16)}
     network = model(nodes, {"x": (2, 24)}, ["y"], given, {"x": brain, "y": brain})
-    facts = facts_of(flexcomp.build(network, threads=1, kernels="smallest", weights="auto", max_error=0.2))
+    facts = facts_of(uncompiled.artifact(network, threads=1, kernels="smallest", weights="auto", max_error=0.2))
     (errors,) = [layer["weights_errors"] for layer in facts["layers"] if layer["weights_errors"]]
     assert 0 < errors["int8"] < 0.2
 
@@ -280,7 +281,7 @@ def lstm(*known: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("kind", ["auto", "float16"])
 def test_recurrent_layers_whose_weights_are_computed_are_not_asked_about(known, kind):
     """A panel is made of the recurrent weights and the bias: both must be known."""
-    artifact = flexcomp.build(lstm(*known), threads=1, kernels="smallest", weights=kind)
+    artifact = uncompiled.artifact(lstm(*known), threads=1, kernels="smallest", weights=kind)
     (layer,) = [layer for layer in facts_of(artifact)["layers"] if "LSTM" in layer["description"]]
     assert layer["weights_dtype"] in ({"float16", "int8"} if known == "wrbh" else {"float32", None})
 
@@ -291,5 +292,5 @@ def test_small_tables_are_not_asked_about():
     arrays = {"t": rng.standard_normal((20, 64)).astype("f4"), "m": rng.standard_normal((64, 32)).astype("f4")}
     nodes = [node("Gather", "t", "i", out="g"), node("MatMul", "g", "m")]
     given = model(nodes, {"i": (5,)}, ["y"], arrays, {"i": onnx.TensorProto.INT64})
-    facts = facts_of(flexcomp.build(given, threads=1, kernels="smallest", weights="auto"))
+    facts = facts_of(uncompiled.artifact(given, threads=1, kernels="smallest", weights="auto"))
     assert [layer["op"] for layer in facts["layers"] if layer["weights_errors"]] == ["matmul"]

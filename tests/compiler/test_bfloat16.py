@@ -24,6 +24,7 @@ from flexcomp.frontend import load_model
 from flexcomp.runtime import runner
 from tests.compiler.emulator import emulated, needs_emulator
 from tests.compiler.test_half import SHAPE, block, bytes_of, pictures
+from tests.uncompiled import planned
 
 HERE = resolve_target("native")
 OPTIONS = dict(kernels="smallest", threads=1)
@@ -78,7 +79,7 @@ def test_outputs_on_aarch64(name, tmp_path):
 
 def test_all_layers_compute_in_it():
     """Of another processor's code, too, which no build runs."""
-    program = flexcomp.build(pictures(), "llvm -mcpu=znver4", arithmetic="bfloat16", **OPTIONS).program
+    program = flexcomp.build(pictures(), "llvm -mcpu=znver4 -opt-level=0", arithmetic="bfloat16", **OPTIONS).program
     layers = [layer for layer in program.layers if layer.op in ("conv2d", "matmul")]
     assert len(layers) >= 10 and all(layer.description.endswith("computed in bfloat16") for layer in layers)
     assert {layer.implementation.split()[0] for layer in layers} == {"direct", "depthwise", "grouped", "gemv"}
@@ -94,7 +95,7 @@ def test_the_smallest_budget_falls_with_the_activations():
     x = g.op("Transpose", g.op("Sigmoid", x), perm=[0, 1, 3, 2])  # not in bands
     model = g.model(g.conv(g.relu(g.conv(x, 128, 1)), 8, 1), (1, 8, 28, 28))
     wide, half = (
-        flexcomp.build(model, "llvm -mcpu=znver4", arithmetic=kind, **OPTIONS).program for kind in ("float32", "bfloat16")
+        planned(model, "llvm -mcpu=znver4", arithmetic=kind, **OPTIONS) for kind in ("float32", "bfloat16")
     )
     assert bytes_of(half) <= 0.55 * bytes_of(wide)
 
@@ -103,9 +104,9 @@ def test_auto_takes_the_type_of_the_target():
     g = Graph("two", seed=3)
     x = g.relu(g.conv(g.input("x", (1, 8, 12, 12)), 16, 3))
     model = g.model(g.conv(x, 8, 1), (1, 8, 12, 12))
-    options = dict(OPTIONS, arithmetic="auto", progress=False)
+    options = dict(OPTIONS, arithmetic="auto")
     for most, computed in ((0.05, True), (1e-5, False)):
-        program = flexcomp.build(model, "llvm -mcpu=znver4", max_error=most, **options).program
+        program = planned(model, "llvm -mcpu=znver4", max_error=most, **options)
         layers = [layer.description for layer in program.layers if layer.op == "conv2d"]
         assert {text.endswith("computed in bfloat16") for text in layers} == {computed}
 

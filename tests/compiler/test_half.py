@@ -15,10 +15,12 @@ from flexcomp.compiler.options import Weights
 from flexcomp.errors import InputError
 from flexcomp.program import Program
 from flexcomp.runtime import runner
+from tests.uncompiled import planned
 
 from .emulator import emulated, needs_emulator
 
 TARGET = "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76"
+QUICK = f"{TARGET} -opt-level=0"  # for numbers alone: the same kernels, in a part of the time
 SHAPE = (1, 3, 42, 42)
 # Of the largest output: ten layers, each of which rounds to 11 bits.
 MOST_ERROR = 1e-2
@@ -58,9 +60,9 @@ def test_values_of_unknown_range_are_not_passed_over(caplog):
     g = Graph("dense", seed=1)
     network = g.model(g.dense(g.input("x", (1, 16)), 16), (1, 16))
     options = {"target": TARGET, "kernels": "smallest", "threads": 1, "arithmetic": "float16"}
-    flexcomp.build(network, **options, weights={"*": "float16"})
+    planned(network, **options, weights={"*": "float16"})
     assert not caplog.records
-    flexcomp.build(network, **options)
+    planned(network, **options)
     (warning,) = caplog.messages
     assert warning.startswith("arithmetic='float16': values beyond 65504 become infinite") and "calibration" in warning
     calibrated = Weights(arithmetic="float16", calibration={"x": np.ones((1, 16), "f4")})
@@ -126,7 +128,7 @@ def block() -> onnx.ModelProto:
 @needs_emulator
 def test_a_transformer_has_nothing_wide_within(tmp_path):
     model = block()
-    artifact = flexcomp.build(model, TARGET, kernels="smallest", threads=1, arithmetic="float16")
+    artifact = flexcomp.build(model, QUICK, kernels="smallest", threads=1, arithmetic="float16")
     layers = [layer for layer in artifact.program.layers if layer.implementation != "generic"]
     assert all(layer.description.endswith((", computed in float16", ", on float16")) for layer in layers)
     assert {"attention", "layer_norm", "matmul", "softmax"} <= {layer.op for layer in layers}
@@ -145,17 +147,17 @@ def test_the_smallest_budget_falls_with_the_activations():
     x = g.op("Transpose", g.op("Sigmoid", x), perm=[0, 1, 3, 2])  # not in bands
     model = g.model(g.conv(g.relu(g.conv(x, 128, 1)), 8, 1), (1, 8, 28, 28))
     wide, half = (
-        flexcomp.build(model, TARGET, threads=1, kernels="smallest", arithmetic=kind).program for kind in ("float32", "float16")
+        planned(model, TARGET, threads=1, kernels="smallest", arithmetic=kind) for kind in ("float32", "float16")
     )
     assert bytes_of(half) <= 0.55 * bytes_of(wide)
 
 
 def test_layers_kept_in_float32_are_computed_in_it(model):
     nodes = [node.name for node in model.graph.node if node.op_type == "Conv"]
-    artifact = flexcomp.build(
+    program = planned(
         model, TARGET, kernels="smallest", arithmetic="float16", weights={"*": "float16", nodes[1]: "float32", nodes[-1]: "int8"}
     )
-    convolutions = [layer for layer in artifact.program.layers if layer.op == "conv2d"]
+    convolutions = [layer for layer in program.layers if layer.op == "conv2d"]
     halves = [layer.description.endswith("computed in float16") for layer in convolutions]
     assert halves == [i not in (1, len(nodes) - 1) for i in range(len(nodes))]
     assert convolutions[-1].description.endswith(", int8")
@@ -166,7 +168,7 @@ def test_weights_that_do_not_fit_are_multiplied_in_float32():
     x = g.relu(g.conv(g.input("x", (1, 8, 16, 16)), 16, 1))
     x = g.op("Conv", x, g.weight(np.full((16, 16, 1, 1), 1e5, "f4")), channels=16)
     model = g.model(g.conv(x, 8, 1), (1, 8, 16, 16))
-    layers = flexcomp.build(model, TARGET, kernels="smallest", arithmetic="float16").program.layers
+    layers = planned(model, TARGET, kernels="smallest", arithmetic="float16").layers
     kinds = [layer.description.endswith("computed in float16") for layer in layers if layer.op == "conv2d"]
     assert kinds == [True, False, True]
 
@@ -194,8 +196,7 @@ def test_another_arithmetic_is_refused(model):
 
 def test_a_feature_is_enough(model):
     target = "llvm -mtriple=aarch64-linux-gnu -mattr=+fullfp16"
-    artifact = flexcomp.build(model, target, kernels="smallest", arithmetic="float16")
-    assert "asimdhp" in artifact.program.features
+    assert "asimdhp" in planned(model, target, kernels="smallest", arithmetic="float16").features
 
 
 def test_quantised_networks_are_refused():

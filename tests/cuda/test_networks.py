@@ -4,8 +4,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from benchmarks.networks.architectures import example_input
 from flexcomp.demo import compare, zoo
 from flexcomp.device import resolve_target, with_tf32
+from tests.cuda import reduced
 from tests.cuda.network import networks
 from tests.decoding import Sizes, gpt2_decoder
 from tests.operators.inputs import inputs_of
@@ -31,9 +33,9 @@ def test_operators_agree_with_onnx_runtime(operators, name):
 
 def test_a_network_agrees_with_onnx_runtime(tmp_path):
     """Whole, and in steps as small budgets want them."""
-    model = zoo.load("squeezenet")
+    model = reduced.NETWORKS["squeezenet"]()
     network = networks({"squeezenet": model}, "h200", tmp_path)["squeezenet"]
-    given = zoo.example_input(model)
+    given = example_input(model)
     expected = compare.reference(model, given)
     for seed, steps in enumerate((1, 100)):
         assert compare.relative_error(network.run(given, seed, steps), expected) < 1e-5
