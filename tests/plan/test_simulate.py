@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from math import inf
 
@@ -33,13 +34,14 @@ from .problems import problems
 def rates(problem: Problem, planned: Plan) -> list[tuple[float, float]]:
     """(bandwidth, disturbance) of every load, by the pages that are written between two times of writing one of its own.
 
-    Bytes that are prepared come at the pace of what takes longer, reading or preparing; of both, where one core does both.
+    Bytes that are prepared come at the pace of reading and preparing, of which either hides a part of the other, but not where
+    one core does both.
     """
     storage = problem.storage
-    together = sum if storage.together > 1 else max
     of_segment = (problem.layers[planned.steps[segment.step].layer].weights for segment in planned.segments)
     slower = 1 + storage.core_contention
-    prices = (together((weights.read, weights.prepare_s * slower * storage.bandwidth)) for weights in of_segment)
+    both = ((weights.read, weights.prepare_s * slower * storage.bandwidth) for weights in of_segment)
+    prices = (sum(two) if storage.together > 1 else math.hypot(*two) for two in both)
     # Memory beyond the last whole huge page; what is prepared is read to other places.
     edge = planned.arena // HUGE_PAGE * HUGE_PAGE
     more = (
