@@ -201,7 +201,7 @@ def artifact_of_shapes(prepared: Sequence[Prepared], request: Request, report: P
     """The artifact of a network in several shapes, each of which has plans of its own. Raises BudgetError as `artifacts`."""
     programs, objects = [], {}
     for one in prepared:
-        (program,), of = one.programs([request], report, thorough=not programs)  # or each shape costs as much as the largest
+        (program,), of = one.programs([request], report, thorough=not programs)  # or each costs as much as the largest
         programs.append(program)
         objects |= of
     return artifact_of(programs, objects, prepared[0])
