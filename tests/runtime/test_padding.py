@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -63,7 +65,7 @@ def test_kernels_over_all_rows_leave_padding_out():
 
 
 def test_outputs_of_a_part_of_the_length(tmp_path):
-    """Frames that two convolutions of stride 2 leave; Python, C++ and C agree on the length."""
+    """Frames that two convolutions of stride 2 leave, in a session and by the runner."""
     model = subsampled(doubled=True)
     artifact = flexcomp.build(
         model, input_shapes={"x": (1, 8, "n")}, shapes={"n": [40, 15]}, pad={"x": 0}, threads=1, probe=False, progress=False
@@ -77,6 +79,11 @@ def test_outputs_of_a_part_of_the_length(tmp_path):
             found = session.run({"x": x})
             for name, wanted in zip(("y", "z"), reference.run(None, {"x": x}), strict=True):
                 np.testing.assert_allclose(found[name], wanted, atol=1e-5)
+    np.save(tmp_path / "x.npy", x)
+    given = ["--input", f"x={tmp_path / 'x.npy'}", "--output-dir", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", "flexcomp", "run", tmp_path / "frames.so", *given], check=True, capture_output=True)
+    for name, array in found.items():
+        np.testing.assert_array_equal(np.load(tmp_path / f"{name}.npy"), array)
 
 
 def test_inputs_that_are_too_short():
