@@ -11,6 +11,7 @@ from tvm import relax
 
 import flexcomp
 from flexcomp.compiler import builder
+from flexcomp.compiler.options import options_of
 from flexcomp.frontend import Imported
 from flexcomp.passes.ir import bindings
 
@@ -51,6 +52,12 @@ def build(parts: Sequence[Imported], model: onnx.ModelProto, **options) -> flexc
     """What a user's build makes of these as one network; `model` is any model, which is not imported."""
     with mock.patch.object(builder, "load_shapes", lambda *_: [together(parts)]):
         return flexcomp.build(model, **{"threads": 1, "probe": False} | options)
+
+
+def resident(parts: Sequence[Imported], model: onnx.ModelProto, target: str, **options) -> flexcomp.Artifact:
+    """As `build`, with one plan, which has everything in memory: no kernels for smaller budgets are compiled."""
+    with mock.patch.object(builder, "load_shapes", lambda *_: [together(parts)]):
+        return builder.prepare(model, target, options_of(**{"threads": 1, "probe": False} | options)).resident()
 
 
 def _with_functions_marked(mod: tvm.IRModule, prefix: str) -> tuple[relax.Function, dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc]]:

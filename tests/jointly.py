@@ -7,7 +7,8 @@
         np.testing.assert_allclose(found["y"], ...)
 
 A test yields a network and its inputs, and gets the outputs; or a list of such pairs, and gets a list. Networks of a file whose
-tests have the same options share libraries. Where such a library fails, each test has one of its own.
+tests have the same options share libraries. Without a target LLVM does not optimise their kernels. Where such a library fails,
+each test has one of its own.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import flexcomp
 from flexcomp.frontend import load_model
 from flexcomp.program import Layer, nodes
 from tests import joint
+from tests.conformance.verdict import UNOPTIMISED
 
 _MOST = 24  # networks of a library
 Given = tuple[onnx.ModelProto, Mapping[str, np.ndarray]]
@@ -39,8 +41,9 @@ class Found(dict):
     layers: list[Layer]  # with the kernels of the largest budget
 
 
-def jointly(budgets: Sequence[str | None] = (None,), runs: int = 1, **options: Any) -> Callable:
-    """A decorator: networks are built with `options` and run in `budgets`, so many times each."""
+def jointly(budgets: Sequence[str | None] = (), runs: int = 1, **options: Any) -> Callable:
+    """A decorator: networks are built with `options` and run in `budgets`, so many times each. Without budgets the only plan has
+    everything in memory."""
 
     def decorate(test: Callable[..., Generator]) -> Callable:
         @wraps(test)
@@ -60,17 +63,18 @@ def jointly(budgets: Sequence[str | None] = (None,), runs: int = 1, **options: A
 
 
 def together(
-    given: Sequence[Given], budgets: Sequence[str | None] = (None,), runs: int = 1, **options: Any
+    given: Sequence[Given], budgets: Sequence[str | None] = (), runs: int = 1, **options: Any
 ) -> list[Found]:
     """What networks compute that are built as one."""
     marks = [joint.mark(i) for i in range(len(given))]
     models = [_with_nodes_marked(model, mark) for (model, _), mark in zip(given, marks, strict=True)]
     inputs = {mark + name: value for (_, own), mark in zip(given, marks, strict=True) for name, value in own.items()}
-    artifact = joint.build([load_model(model) for model in models], models[0], **options)
+    build = joint.build if budgets else joint.resident
+    artifact = build([load_model(model) for model in models], models[0], **{"target": UNOPTIMISED} | options)
     inferences = []
     with tempfile.TemporaryDirectory() as folder:
         artifact.export_library(Path(folder) / "joint.so")
-        for budget in budgets:
+        for budget in budgets or (None,):
             with flexcomp.load(Path(folder) / "joint.so", budget) as session:
                 inferences += [session.run(inputs) for _ in range(runs)]
     program = artifact.program

@@ -1,7 +1,7 @@
 """ONNX's node tests that flexcomp passes, so that none is lost. `python -m tests.conformance` writes the list.
 
 A chunk of tests is run in a process of its own, so that a crash tells which test it was. Kernels are not optimised by LLVM:
-`python -m tests.conformance` and tests/operators run optimised ones.
+`python -m tests.conformance` and tests/operators/test_operators.py run optimised ones.
 """
 
 import pickle

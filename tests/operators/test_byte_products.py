@@ -10,6 +10,7 @@ import pytest
 import flexcomp
 from flexcomp.errors import InputError
 from flexcomp.report import describe, summary
+from tests.conformance.verdict import UNOPTIMISED
 from tests.jointly import together
 
 from .blocks import graph, product, rounded_product
@@ -18,7 +19,8 @@ from .test_weights_in_blocks import families, implementations, stack, tied
 
 
 def built(model: onnx.ModelProto, **options) -> flexcomp.Artifact:
-    return flexcomp.build(model, **{"threads": 1, "progress": False, "arithmetic": "int8", "kernels": "fastest", **options})
+    usual = {"target": UNOPTIMISED, "threads": 1, "progress": False, "arithmetic": "int8", "kernels": "fastest"}
+    return flexcomp.build(model, **usual | options)
 
 
 def outputs(artifact: flexcomp.Artifact, x: np.ndarray, budget="min") -> np.ndarray:

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
 from flexcomp.errors import InputError
+from tests.conformance.verdict import UNOPTIMISED
 
 HEADS, CAPACITY, DEPTH, WIDTH, LAYERS = 2, 12, 8, 16, 2
 CACHE = (1, HEADS, CAPACITY, DEPTH)
@@ -110,7 +111,7 @@ def test_rows_are_written_in_place(form, rows):
     judge = onnxruntime.InferenceSession(model.SerializeToString())
     names = [port.name for port in judge.get_inputs()][2:]
     caches = {name: np.zeros(CACHE, "f4") for name in names}
-    artifact = flexcomp.build(model, state={"present.*": "past_key_values.*"}, threads=1)
+    artifact = flexcomp.build(model, UNOPTIMISED, state={"present.*": "past_key_values.*"}, threads=1)
     written = [layer for layer in artifact.program.layers if any(getattr(arg, "exchanged", False) for arg in layer.args)]
     assert len(written) == 2 * LAYERS and all(layer.op == "tensor_scatter" for layer in written)
     rng = np.random.default_rng(rows)
@@ -139,7 +140,7 @@ def test_caches_of_all_forms_lie_in_fewer_bits(form, kind, groups, most):
     model = decoder(form, 3, groups)
     judge = onnxruntime.InferenceSession(model.SerializeToString())
     caches = {port.name: np.zeros(CACHE, "f4") for port in judge.get_inputs()[2:]}
-    options = {"threads": 1, "probe": False, "kernels": "smallest"}
+    options = {"target": UNOPTIMISED, "threads": 1, "probe": False, "kernels": "smallest"}
     artifact = flexcomp.build(model, state={"present.*": "past_key_values.*"}, state_type=kind, **options)
     assert {one.type.dtype for one in artifact.program.states} == {kind}
     rng, errors = np.random.default_rng(3), []
@@ -159,7 +160,7 @@ def test_indices_that_may_be_any_are_scattered_as_they_are(form):
     counts = next(tensor for tensor in model.graph.initializer if tensor.name == "count")
     model.graph.initializer.remove(counts)
     model.graph.input.append(helper.make_tensor_value_info("count", TensorProto.INT64, [3]))
-    artifact = flexcomp.build(model, threads=1)
+    artifact = flexcomp.build(model, UNOPTIMISED, threads=1)
     assert not any(layer.op == "tensor_scatter" for layer in artifact.program.layers)
     rng = np.random.default_rng(1)
     given = {"x": rng.standard_normal((1, 3, WIDTH)).astype("f4"), "at": np.int64([2]), "count": np.int64([4, -2, 1])}

@@ -18,6 +18,7 @@ from flexcomp.errors import InputError, ModelError
 from flexcomp.frontend import load_model
 from flexcomp.runtime.library import read_program
 from tests import joint
+from tests.conformance.verdict import UNOPTIMISED
 
 from .networks import model, node
 
@@ -138,7 +139,8 @@ def wrong_indices(case: Case) -> list[int]:
 def library(tmp_path_factory) -> Path:
     """Of all cases, whose inputs and outputs have marks."""
     networks = [case.network for case in CASES.values()]
-    artifact = joint.build([load_model(network) for network in networks], networks[0], threads=2, kernels="smallest")
+    parts = [load_model(network) for network in networks]
+    artifact = joint.build(parts, networks[0], target=UNOPTIMISED, threads=2, kernels="smallest")
     path = tmp_path_factory.mktemp("indices") / "network.so"
     artifact.export_library(path)
     return path

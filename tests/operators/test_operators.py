@@ -11,7 +11,7 @@ from .networks import NETWORKS
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@jointly(budgets=(None, "min"), runs=2, threads=2)
+@jointly(budgets=(None, "min"), runs=2, threads=2, target="native")
 def test_agrees_with_onnx_runtime(name):
     network = NETWORKS[name]
     reference = onnxruntime.InferenceSession(network.SerializeToString())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import flexcomp
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
+from tests.conformance.verdict import UNOPTIMISED
 
 from .recurrent import GATES, Case, cases, together
 
@@ -33,7 +34,7 @@ def close(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 def computed(model: onnx.ModelProto, inputs: dict[str, np.ndarray], **options) -> list[np.ndarray]:
-    with flexcomp.build(model, **{"threads": 1, **options}).session() as session:
+    with flexcomp.build(model, **{"target": UNOPTIMISED, "threads": 1, **options}).session() as session:
         return list(session.run(inputs).values())
 
 

@@ -14,6 +14,7 @@ import flexcomp
 from flexcomp.errors import FlexcompError, InputError
 from flexcomp.program import Layer
 from flexcomp.report import describe
+from tests.conformance.verdict import UNOPTIMISED
 
 from .blocks import graph, product, several, table
 from .networks import node
@@ -34,7 +35,7 @@ def compared(model: onnx.ModelProto, x: np.ndarray, budgets=("min", None), most:
     theirs = onnxruntime.SessionOptions()
     theirs.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # by default it rounds activations to 8 bits
     (want,) = onnxruntime.InferenceSession(model.SerializeToString(), theirs).run(None, {"x": x})
-    artifact = flexcomp.build(model, **{"threads": 1, "progress": False, **options})
+    artifact = flexcomp.build(model, **{"target": UNOPTIMISED, "threads": 1, "progress": False, **options})
     for budget in budgets:
         with artifact.session(budget=budget) as session:
             (found,) = session.run({"x": x}).values()
