@@ -18,22 +18,22 @@ UNOPTIMISED = resolve_target({"mcpu": "x86-64-v3", "opt-level": 0})
 
 
 def library(
-    functions: dict[str, tirx.PrimFunc], target: CompileTarget = TARGET, references: bool = False
+    functions: dict[str, tirx.PrimFunc], target: CompileTarget = UNOPTIMISED, references: bool = False
 ) -> tvm.runtime.Module:
     """One module of all `functions`, compiled as `flexcomp.build` compiles kernels: once, for later runs of the same ones, too.
 
-    None asks the runtime for memory. TVM's own, among them as `references`, may, and are not optimised.
+    None asks the runtime for memory. TVM's own, as `references`, may. LLVM optimises them for TARGET only: what kernels compute
+    is the same, and convolutions and whole networks are tested optimised.
     """
-    chosen = UNOPTIMISED if references else target
     hashes = [f"{symbol} {tvm_ffi.structural_hash(function)}" for symbol, function in functions.items()]
 
     def make(path: Path) -> None:
-        module = compile_module(functions, chosen)
+        module = compile_module(functions, target)
         assert references or "AllocWorkspace" not in _runtime_calls(module)
         module.write_to_file(str(path.with_suffix(".o")))
         subprocess.run(["ld", "-shared", "-o", path, path.with_suffix(".o")], check=True)
 
-    return tvm.runtime.load_module(str(kept.made("kernels.so", [version(), str(chosen), *hashes], make)))
+    return tvm.runtime.load_module(str(kept.made("kernels.so", [version(), str(target), *hashes], make)))
 
 
 def call(function, *inputs: np.ndarray, out: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
@@ -46,7 +46,12 @@ def call(function, *inputs: np.ndarray, out: tuple[int, ...], dtype: str = "floa
 
 def runtime_calls(functions: dict[str, tirx.PrimFunc]) -> set[str]:
     """What kernels ask the runtime for, e.g. AllocWorkspace, ParallelLaunch."""
-    return _runtime_calls(compile_module(functions, TARGET))
+    return _runtime_calls(compile_module(functions, UNOPTIMISED))
+
+
+def require_no_memory(functions: dict[str, tirx.PrimFunc]) -> None:
+    """Fail if a kernel asks the runtime for memory besides its operands."""
+    assert "AllocWorkspace" not in runtime_calls(functions)
 
 
 def _runtime_calls(module: tvm.runtime.Module) -> set[str]:

@@ -17,7 +17,7 @@ from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .convolutions import EPILOGUES, RESIDUAL, specs
-from .kernels import call, library
+from .kernels import TARGET, UNOPTIMISED, call, library, require_no_memory
 from .reference import conv2d, in_two_slices, pack
 
 UNITS = [VectorUnit(8, 16), VectorUnit(4, 32), VectorUnit(4, 32, by_lane=True)]
@@ -88,7 +88,7 @@ def check_in_slices(drawn: list[ConvSpec], dtype: str, units: list[VectorUnit] =
     """Fail unless the first kernel of every layer gives what NumPy does, in two slices."""
     cases = [(spec, candidates(spec, units[i % len(units)])[0]) for i, spec in enumerate(drawn)]
     functions = {f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}
-    compiled = library(functions)
+    compiled = library(functions, TARGET if dtype == "float32" else UNOPTIMISED)
     rng = np.random.default_rng(1)
     for i, (spec, candidate) in enumerate(cases):
         draw = lambda *shape: rng.standard_normal(shape).astype("f4")  # noqa: E731
@@ -121,7 +121,7 @@ def test_sums_in_place():
     plain = candidates(ConvSpec(1, 13, 11, 20, 64), VectorUnit(8, 16))[0].build()
     function = candidate.build()
     assert candidate.in_place and "tirx.noalias" not in function.attrs and plain.attrs["tirx.noalias"]
-    kernel = library({"sum": function})["sum"]
+    kernel = library({"sum": function}, TARGET)["sum"]
     rng = np.random.default_rng(2)
     x, panel, residual = (
         tvm.runtime.tensor(rng.standard_normal(shape).astype("f4"))
@@ -136,7 +136,7 @@ def test_sums_in_place():
 def test_no_memory_besides_the_operands():
     spec = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL)
     small = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1), groups=64)
-    library({
+    require_no_memory({
         f"kernel_{i}": candidates(one, VectorUnit(16, 32))[0].build() for i, one in enumerate((spec, small))
     })  # fmt: skip
 

@@ -23,7 +23,7 @@ from flexcomp.schedules.tiles.tile import VectorUnit
 
 from . import modelled
 from .convolutions import EPILOGUES, specs
-from .kernels import TARGET, call, library
+from .kernels import TARGET, UNOPTIMISED, call, library
 from .reference import conv2d, in_two_slices, pack
 
 HERE = resolve_target("native")
@@ -33,7 +33,7 @@ UNITS = {
     "matrices": VectorUnit(4, 32, by_lane=True, half="bfloat16"),
 }
 UNIT = UNITS["float16"]
-TARGETS = {"float16": TARGET, "bfloat16": HERE, "matrices": TARGET}
+TARGETS = {"float16": UNOPTIMISED, "bfloat16": HERE, "matrices": UNOPTIMISED}
 TYPES = {"float16": np.dtype("f2"), "bfloat16": np.dtype(ml_dtypes.bfloat16), "matrices": np.dtype(ml_dtypes.bfloat16)}
 # Of the largest sum: sums of 128 products, and results, have 11 bits, others 8.
 ERROR = {"float16": 5e-3, "bfloat16": 8e-3, "matrices": 8e-3}
@@ -54,7 +54,7 @@ def check(drawn: list[ConvSpec], kind: str = "float16", error: float | None = No
     of, error = TYPES[kind], error or ERROR[kind]
     cases = [(spec, candidate) for spec in (half(one, kind) for one in drawn) for candidate in candidates(spec, UNITS[kind])]
     functions = {f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}
-    compiled = modelled.library(functions, TARGET)[0] if kind == "matrices" else library(functions, TARGETS[kind])
+    compiled = modelled.library(functions, UNOPTIMISED)[0] if kind == "matrices" else library(functions, TARGETS[kind])
     rng = np.random.default_rng(1)
     for i, (spec, candidate) in enumerate(cases):
         x = rng.standard_normal((spec.batch, spec.height, spec.width, spec.in_channels)).astype(of)

@@ -12,7 +12,7 @@ from flexcomp.schedules.recurrent import ways
 from flexcomp.schedules.recurrent.kernel import kernel
 from flexcomp.schedules.recurrent.spec import RecurrentSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
-from tests.schedules.kernels import library, runtime_calls
+from tests.schedules.kernels import library, require_no_memory, runtime_calls
 
 UNITS = (VectorUnit(4, 32, by_lane=True), VectorUnit(8, 16), VectorUnit(16, 32), VectorUnit(8, 16, threads=2))
 FUNCTIONS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
@@ -129,4 +129,4 @@ def test_threads_share_long_steps():
 @pytest.mark.parametrize("cell", FUNCTIONS)
 def test_no_memory_is_asked_for(cell, unit):
     found = [ways.way(spec_of(cell, hidden=160, batch=batch, steps=2), unit) for batch in (1, 16)]
-    library({f"kernel{i}": kernel(way, unit.width) for i, way in enumerate(found)})
+    require_no_memory({f"kernel{i}": kernel(way, unit.width) for i, way in enumerate(found)})

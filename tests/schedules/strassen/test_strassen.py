@@ -20,7 +20,7 @@ from flexcomp.schedules.strassen.weights import HalvesTransform
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 from tests.schedules.convolutions import RESIDUAL
-from tests.schedules.kernels import library
+from tests.schedules.kernels import library, require_no_memory
 from tests.schedules.reference import conv2d, pack
 
 AVX2 = VectorUnit(8, 16)
@@ -151,7 +151,7 @@ def test_one_level_where_registers_are_few():
 @pytest.mark.parametrize("levels", [1, 2])
 def test_no_memory_besides_the_operands(levels):
     spec = ConvSpec(1, 14, 14, 64, 64, epilogue=RESIDUAL)
-    library({"kernel": kernel(Strassen(spec, Tile(5, 16), 1, slots=2, levels=levels), 8)})
+    require_no_memory({"kernel": kernel(Strassen(spec, Tile(5, 16), 1, slots=2, levels=levels), 8)})
 
 
 def test_a_network_computes_the_same_with_the_fastest_kernels(tmp_path):

@@ -17,7 +17,7 @@ from flexcomp.schedules.winograd.ways import Winograd, kinds
 from flexcomp.schedules.winograd.ways import ways as offers
 from flexcomp.schedules.winograd.weights import WeightTransform
 from tests.schedules.convolutions import EPILOGUES, RESIDUAL
-from tests.schedules.kernels import library
+from tests.schedules.kernels import library, require_no_memory
 from tests.schedules.reference import conv2d, in_two_slices, pack
 
 from .accuracy import ACCURACY, LINE, STEM
@@ -142,7 +142,7 @@ def test_random_shapes_and_slices(m):
 
 def test_no_memory_besides_the_operands():
     spec = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL)
-    library({
+    require_no_memory({
         f"kernel_{m}_{slots}": winograd_kernel(Winograd(spec, m, Tile(5, 16), 1, slots=slots), 8)
         for m, slots in ((4, 2), (6, 1))
     })  # fmt: skip
