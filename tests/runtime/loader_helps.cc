@@ -69,7 +69,7 @@ int main() {
     for (auto& part : slow.done) part = 0;
     loader.GoOn();
     loader.EndGivingUp();
-    loader.Start({});
+    loader.Start();
     std::string end = "interrupted";
     try {
       while (!wait && !loader.Ready(2)) std::this_thread::sleep_for(kPart);
@@ -79,7 +79,7 @@ int main() {
     } catch (const tvm::ffi::Error& error) {
       end = error.message();
     }
-    if (end != "complete") loader.Abort();
+    if (end != "complete") loader.GiveUp();
     const flexcomp::Loader::Counts& counts = loader.counts();
     uint32_t once = 0;
     for (auto& part : slow.done) once += part == 1;

@@ -42,11 +42,11 @@ int main() {
   loader.Open({.first = tape, .steady = tape}, flexcomp::Places(arena), sizeof arena);
   const auto infer = [&](const char* name) {
     looks = 0;
-    loader.Start({});
+    loader.Start();
     loader.Await(1);
     loader.Computed(1);
     loader.Finish();
-    loader.Abort();
+    loader.GiveUp();
     std::printf("%s %d\n", name, looks.load());
   };
   infer("undisturbed");

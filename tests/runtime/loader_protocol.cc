@@ -194,7 +194,7 @@ void Activate() {
 
 void SwitchToWanted() {
   if (world->wanted == world->rung && !world->abandoned) return;
-  loader->Abort();
+  loader->GiveUp();
   Require(source->idle(), "a read is in flight into an arena that goes");
   world->mapped = world->abandoned = false;
   world->rung = world->wanted;
@@ -289,7 +289,7 @@ bool Fill() {
 
 bool Infer() {
   world->cold = StartsEmpty() && !rung().first.empty();
-  loader->Start({});
+  loader->Start();
   return RunSteps();
 }
 
@@ -312,7 +312,7 @@ Outcome Try(bool filling) {
   } catch (const tvm::ffi::Error&) {
     failed = true;
   }
-  if (failed) loader->Abort();
+  if (failed) loader->GiveUp();
   else if (!finished) loader->GiveUpLater();
   return failed ? Outcome::kFailed
          : done ? Outcome::kDone
@@ -366,7 +366,7 @@ void Run(bool filling) {
 
 // All but what stays, wherever nothing was loaded into: of a load that stays this may be what it reads, or what it is made into.
 void WorkElsewhere() {
-  loader->GiveUpAhead();
+  loader->GiveUp();
   Require(source->idle(), "a read is in flight into what somebody else uses");
   Require(world->failed > 0 || world->cancels > 0 || !StartsEmpty(), "what was read is given up for nothing");
   for (int place = 0; place < deck().working; ++place) world->places[place] = kNothing;
@@ -399,12 +399,7 @@ explore::Explored Explore(const Scenario& now) {
   std::memset(explore::shared, 0, sizeof(explore::shared));
   scenario = &now;
   decks.clear();
-  size_t ahead = 0;
-  for (const Rung* rung : now.rungs) {
-    const auto& tapes = decks.emplace_back(std::make_unique<Deck>(*rung))->tapes;
-    for (const flexcomp::Tape* tape : {&tapes.second, &tapes.steady})
-      ahead = std::max<size_t>(ahead, std::ranges::count_if(tape->operations, &Operation::ahead));
-  }
+  for (const Rung* rung : now.rungs) decks.push_back(std::make_unique<Deck>(*rung));
   allocating = true;
   world = Make<World>();
   world->queued = now.queued;
@@ -415,7 +410,6 @@ explore::Explored Explore(const Scenario& now) {
   auto* file = Make<WeightsFile>("weights", std::move(own));
   loader = Make<Loader>(*file, flexcomp::CpuSet(), false);
   if (now.delivered) loader->Deliver(Make<Delivering>());
-  loader->Reserve(ahead);
   Activate();
   allocating = false;
   auto* infer = Make<void (*)()>(RunAll);

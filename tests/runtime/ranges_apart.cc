@@ -67,15 +67,14 @@ void Try(const Program& program, const Rung& rung) {
   Loader loader(file, {}, false);
   TapeRoom tapes(program);
   tapes.Open(rung, true);
-  loader.Reserve(tapes.most_operations());
   loader.Open(tapes.tapes(), places, rung.working);
-  loader.Start({});
+  loader.Start();
   for (uint32_t i = 0; i < rung.steps.size(); ++i) {
     Require(loader.Await(loader.tape().need[i]), "the loads were interrupted");
     loader.Computed(i + 1);
   }
   Require(loader.Finish(), "the loads were interrupted");
-  loader.Abort();  // reading ahead
+  loader.GiveUp();  // reading ahead
   for (const Operation& read : rung.operations) {
     const bool stays = read.to >= rung.working;
     Range& range = stays ? kept : working;

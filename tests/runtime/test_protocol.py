@@ -106,21 +106,20 @@ RULES = {
         "cold, all pinned: ",
     ),
     "filling does not wait for what runs ahead": (
-        "storage/loader.cc", "  if (at_.tape != &tapes_.first) GiveUpAhead();",
-        "  if (!BROKEN && at_.tape != &tapes_.first) GiveUpAhead();",
+        "storage/loader.cc", "  if (at_.tape != &tapes_.first) GiveUp();",
+        "  if (!BROKEN && at_.tape != &tapes_.first) GiveUp();",
         "filled behind, ahead: ",
     ),
     "what was given up counts": (
-        "storage/loader.cc", "at_ = {tape, loaded_.count(), at_.steps};",
-        "at_ = {tape, BROKEN ? at_.operations : loaded_.count(), at_.steps};",
+        "storage/loader.cc", "at_ = {&tape, loaded_.count(),", "at_ = {&tape, BROKEN ? at_.operations : loaded_.count(),",
         "lane, all ahead: ",
     ),
-    "what was read for a cancelled inference counts": (
-        "storage/loader.cc", "at_ = {&tape, loaded_.count(),", "at_ = {&tape, BROKEN ? at_.operations : loaded_.count(),",
-        "cancelled, two ahead: a step begins without its weights",
+    "a preparation that did not end counts": (
+        "storage/loader.cc", "if (lost_ || ", "if ((lost_ && !BROKEN) || ",
+        "faults, filled behind: a part is prepared that is not to be",
     ),
     "a cancelled inference takes with it what stays": (
-        "storage/loader.cc", "if (tape.steps.empty() ||", "if (BROKEN || tape.steps.empty() ||",
+        "storage/loader.cc", "spoils = tape.steps.empty() ||", "spoils = BROKEN || tape.steps.empty() ||",
         "cancelled, all pinned: what stays is given up for nothing",
     ),
     "a cancelled inference leaves what was not read": (
@@ -128,15 +127,15 @@ RULES = {
         "cancelled, cold: a part is prepared that is not to be",
     ),
     "a cancelled inference leaves reads in flight": (
-        "storage/loader.cc", "GiveUp() noexcept {\n  Await", "GiveUp() noexcept {\n  if (!BROKEN) Await",
+        "storage/loader.cc", "  finished_.WaitEqual(started_count_);", "  if (!BROKEN) finished_.WaitEqual(started_count_);",
         "cancelled, two ahead: ",
     ),
     "nobody gives a cancelled inference up": (
-        "storage/loader.h", "if (gives_up_) GiveUp();", "if (gives_up_ && !BROKEN) GiveUp();",
+        "storage/loader.h", "if (gives_up_) Settle();", "if (gives_up_ && !BROKEN) Settle();",
         "cancelled, two ahead: ",
     ),
     "a beginning forgets what interrupted it": (
-        "storage/loader.cc", "  spans_ = spans;\n", "  spans_ = spans;\n  if (BROKEN) interrupted_ = false;\n",
+        "storage/loader.cc", "Start() noexcept {\n", "Start() noexcept {\n  if (BROKEN) interrupted_ = false;\n",
         "cancelled, filled again: a cancel is lost",
     ),
     "two inferences have one record": (

@@ -128,6 +128,17 @@ def test_a_read_error_at_any_place_leaves_the_session_usable(tiny, x, budgets, r
             assert failed == (nth <= len(tiny.program.rungs[rung].loads) or rung < 2)
 
 
+def test_a_read_error_leaves_weights_that_stay(tiny, x, budgets):
+    loads = tiny.program.rungs[1].loads
+    assert any(load.pinned for load in loads)
+    with hooks.load(tiny.library, budgets[1], fail_read_at=len(loads) + 1) as session:
+        session(x)
+        with pytest.raises(StorageError, match="Input/output error"):
+            session(x)
+        close_to(session(x), tiny.reference(x))
+        assert session.stats()["bytes_read"] == session.ladder[1].streamed_bytes
+
+
 def test_a_weights_file_is_a_file(tiny, tmp_path):
     """Nobody waits for somebody to write into a pipe."""
     pipe, folder, listener = tmp_path / "pipe", tmp_path / "folder", socket.socket(socket.AF_UNIX)

@@ -74,7 +74,7 @@ Carry Session::CarryTo(const Held& held, const PlacedRung& next, const Carried& 
 
 bool Session::Change(size_t shape, size_t rung, uint64_t nbytes, Sharing* sharing) noexcept {
   const Held held = HeldNow();
-  loader_->Abort();  // reads for the next inference may be in flight
+  loader_->GiveUp();  // reads for the next inference may be in flight
   const auto resize = [&](const PlacedRung& next, uint64_t to_nbytes) {
     const Carried states = StatesTo(next);
     carry_ = CarryTo(held, next, states);

@@ -43,7 +43,7 @@ void Session::ReadAhead(bool reading) {
 void Session::LeaveLane() {
   const std::lock_guard lock(mutex_);
   RequireOpen();
-  loader_->GiveUpAhead();
+  loader_->GiveUp();
 }
 
 void Session::Stop() {

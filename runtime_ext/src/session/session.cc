@@ -85,7 +85,6 @@ Session::Session(Shapes shapes, const WeightsSource& weights, const SessionOptio
   nbytes_ = NbytesFor(wanted_, sharing_);
   left_.reserve(1);  // budgets shrink without asking for memory
   memory_ = processor_->MakeMemory(nbytes_);
-  if (options.trace) trace_.emplace();
   const auto cores = CpuSet::Available();
   const bool own_core = cores && placement_.threads + options.other_threads < cores->count();
   const bool apart = own_core && options.cores.affinity && placement_.loader.empty();
@@ -93,9 +92,12 @@ Session::Session(Shapes shapes, const WeightsSource& weights, const SessionOptio
   loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core, apart);
   loader_->LetHelp(options.help && processor_->delivery() == nullptr);
   loader_->Deliver(processor_->delivery());
-  size_t most_operations = 0;
-  for (const auto& shape : shapes_) most_operations = std::max(most_operations, shape->tapes.most_operations());
-  loader_->Reserve(most_operations);
+  if (options.trace) {
+    trace_.emplace();
+    size_t most = 0;
+    for (const auto& shape : shapes_) most = std::max(most, shape->tapes.most_operations());
+    loader_->NoteTimes(most);
+  }
   Use(rung_);
 }
 
@@ -281,7 +283,7 @@ bool Session::TryWarm() {
     done = EndLoads(loader_->Await(static_cast<uint32_t>(loader_->tape().operations.size())));
     if (processor_->delivery() != nullptr) processor_->delivery()->Settle();  // device work counts, too
   } catch (...) {
-    loader_->Abort();
+    loader_->GiveUp();
     throw;
   }
   return done;
@@ -294,7 +296,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   if (current().weights.data_nbytes == 0) Raise("InputError", "the network has no weights to read");
   const std::span<std::byte> room = RoomBesideStates();
   if (room.size() < kPage) Raise("InputError", "beside its states the arena has no room to read to");
-  loader_->Abort();  // reads for the next inference may be in flight
+  loader_->GiveUp();  // reads for the next inference may be in flight
   const struct Restored {
     Session& session;
     ~Restored() {
@@ -315,7 +317,7 @@ DeviceRates Session::MeasureDevice() {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
   ArenaUse use(*this);
-  loader_->Abort();  // reads for the next inference, and copies, may be in flight
+  loader_->GiveUp();  // reads for the next inference, and copies, may be in flight
   return processor_->MeasureRates();
 }
 
@@ -345,14 +347,11 @@ void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, 
 template <typename TakeInputs, typename GiveOutputs>
 bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_outputs, double& stall_s) {
   const Tape tape = loader_->tape();
-  if (trace_) {
-    trace_->Clear(rung_, tape.steps.size(), current().plan(rung_).loads);
-    operation_spans_.assign(tape.operations.size(), {});
-  }
+  if (trace_) trace_->Clear(rung_, tape.steps.size(), current().plan(rung_).loads);
   fetched_ = {};
   if (tape.steps.data() != steps_.data()) UseCalls();
   now().calls.SetValid(valid_rows_);
-  loader_->Start(operation_spans_);
+  loader_->Start();
   bool done = false;
   try {
     take_inputs();
@@ -363,8 +362,7 @@ bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_ou
     EndLoads(done);
   } catch (...) {
     TakeBack();
-    // Which weights arrived is not worth knowing: the next inference reads them again.
-    loader_->Abort();
+    loader_->GiveUp();
     if (trace_) NoteLoads(tape.operations);
     throw;
   }
@@ -379,7 +377,7 @@ void Session::NoteLoads(std::span<const Operation> operations) noexcept {
   for (size_t i = 0; i < operations.size(); ++i) {
     LoadSpans& spans = trace_->loads[operations[i].load];
     Span& span = operations[i].kind == Operation::Kind::kRead ? spans.read : spans.prepare;
-    const Span& found = operation_spans_[i];
+    const Span& found = loader_->times()[i];
     if (found.end != 0) span = {span.end != 0 ? span.begin : found.begin, found.end};
   }
 }

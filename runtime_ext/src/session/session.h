@@ -99,7 +99,7 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // Runs one inference on tensors in the order of the program's ports: inputs are copied into the arena,
-  // outputs out of it, but for those that are missing or nullptr. After any error the next call starts afresh.
+  // outputs out of it, but for those that are missing or nullptr. After any error the next call begins anew.
   // Of several shapes the one that the inputs have is used from now on. States stay, and weights that its plan keeps like the one
   // before. Throws InputError for a shape that there is not.
   // A library that pads takes shorter inputs, and gives outputs of their length; kernels that are told compute the valid rows, and
@@ -329,7 +329,6 @@ class Session {
   std::vector<std::unique_ptr<Shape>> shapes_;
   std::span<const Step> steps_;  // of the calls
   std::optional<Trace> trace_;
-  std::vector<Span> operation_spans_;  // of the tape that is traced
   std::unique_ptr<Loader> loader_;  // last: its thread uses the file and the arena
 };
 

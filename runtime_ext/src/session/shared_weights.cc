@@ -76,7 +76,7 @@ void Session::MakeShared(uint64_t shareable) {
   ArenaUse use(*this);
   std::byte* const place = sharing_.PlaceOf(shareable);
   if (place == nullptr) RaiseError("InputError", "the weights ", shareable, " are not shared");
-  loader_->GiveUpAhead();  // this thread reads into the working range meanwhile, and nobody else
+  loader_->GiveUp();  // this thread reads into the working range meanwhile, and nobody else
   const Shareable& one = shareables_.all[shareable];
   const Layer& layer = current().layers[one.layer];
   const LayerWeights& weights = *layer.weights;

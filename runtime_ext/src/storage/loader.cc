@@ -43,8 +43,8 @@ Loader::Loader(WeightsFile& file, const CpuSet& cpus, bool own_core, bool apart)
 }
 
 Loader::~Loader() {
-  Abort();
-  stop_ = true;  // not before: the thread may not have seen yet that an inference began, and Abort waits for its end
+  GiveUp();
+  stop_ = true;  // not before: the thread may not have seen yet that an inference began, and GiveUp waits for its end
   started_.Set(started_count_ + 1);
   thread_.join();
 }
@@ -54,8 +54,8 @@ void Loader::Spin(int spins) noexcept {
   computed_.SpinFor(spins);
 }
 
-void Loader::Reserve(size_t ahead) {
-  for (Record& record : records_) record.ahead.reserve(ahead);
+void Loader::NoteTimes(size_t most) {
+  for (Record& record : records_) record.times.reserve(most);
 }
 
 void Loader::Open(const Tapes& tapes, Places arena, uint64_t working, FreshPages fresh, Preparer* preparer) noexcept {
@@ -64,7 +64,7 @@ void Loader::Open(const Tapes& tapes, Places arena, uint64_t working, FreshPages
   working_ = working;
   fresh_ = fresh;
   preparer_ = preparer;
-  Reset();
+  BeginAnew(tapes_.first, 0);
 }
 
 void Loader::Record::Clear(const Place& now, uint32_t steps, uint32_t lasting) noexcept {
@@ -74,25 +74,14 @@ void Loader::Record::Clear(const Place& now, uint32_t steps, uint32_t lasting) n
   there = lasting;
   counts = {};
   failure = {};
-  ahead.assign(AheadEnd(*now.tape), {});
+  times.assign(std::min(times.capacity(), now.tape->operations.size()), {});
 }
 
-void Loader::Reset() noexcept {
-  filled_ = false;
-  GoOnWith(tapes_.first);
-}
-
-void Loader::GoOnWith(const Tape& tape) noexcept {
+void Loader::BeginAnew(const Tape& tape, uint32_t there) noexcept {
   lost_ = false;
   loaded_.GoOn();
   at_ = {&tape, loaded_.count(), computed_.count() + 1};
-  RecordOf(started_count_ + 1).Clear(at_, 0);
-}
-
-void Loader::BeginAnew(const Tape* tape) noexcept {
-  Record& next = RecordOf(started_count_ + 1);
-  at_ = {tape, loaded_.count(), at_.steps};
-  next.Clear(at_, next.steps_before, next.there);
+  Next().Clear(at_, Next().steps_before, there);
 }
 
 Loader::Place Loader::After(const Place& at) const noexcept {
@@ -101,8 +90,7 @@ Loader::Place Loader::After(const Place& at) const noexcept {
           at.steps + static_cast<uint32_t>(at.tape->steps.size()) + 1};
 }
 
-void Loader::Start(std::span<Span> spans) noexcept {
-  spans_ = spans;
+void Loader::Start() noexcept {
   if (Resident()) {  // the thread need not wake up
     loaded_.GoOn();
     Own().counts = {};
@@ -115,9 +103,9 @@ void Loader::Start(std::span<Span> spans) noexcept {
 }
 
 void Loader::StartFilling() noexcept {
-  if (at_.tape != &tapes_.first) GiveUpAhead();
-  BeginAnew(at_.tape == &tapes_.first ? &tapes_.fill : &tapes_.settle);
-  Start({});
+  if (at_.tape != &tapes_.first) GiveUp();
+  BeginAnew(at_.tape == &tapes_.first ? tapes_.fill : tapes_.settle, Next().there);
+  Start();
 }
 
 bool Loader::AwaitSlow(uint32_t need) {
@@ -130,29 +118,14 @@ bool Loader::Finish() {
   // One check after all reads is enough: nobody has used the outputs yet. An interrupted inference may have outputs, too.
   if (!complete || Own().counts.bytes > 0) file_.RequireUnchanged();
   if (!complete) return false;
-  if (!spans_.empty()) std::ranges::copy(Own().ahead, spans_.begin());
   at_ = After(at_);
   return true;
 }
 
-void Loader::AwaitIdleAborted() noexcept {
-  abort_ = true;
-  computed_.Stop();
-  finished_.WaitEqual(started_count_);
-  computed_.GoOn();
-  abort_ = gives_up_ = false;
-  if (delivery_ != nullptr) delivery_->Settle();
-}
-
-void Loader::Abort() noexcept {
-  AwaitIdleAborted();
-  Reset();
-}
-
 void Loader::GiveUpLater() noexcept {
-  if (delivery_ != nullptr) return GiveUp();  // the device's copies are the caller's, too
   gives_up_ = abort_ = true;
   computed_.Stop();
+  if (delivery_ != nullptr) Settle();  // the device's copies are the caller's, too
 }
 
 void Loader::GoOn() noexcept {
@@ -161,20 +134,17 @@ void Loader::GoOn() noexcept {
   interrupted_ = false;
 }
 
-void Loader::GiveUp() noexcept {
-  AwaitIdleAborted();
-  const auto works = [&](const Operation& operation) { return operation.to < working_; };
+void Loader::Settle() noexcept {
+  finished_.WaitEqual(started_count_);
+  computed_.GoOn();
+  abort_ = gives_up_ = false;
+  if (delivery_ != nullptr) delivery_->Settle();
   const Tape& tape = *at_.tape;
-  if (tape.steps.empty() || delivery_ != nullptr || !std::ranges::all_of(tape.operations, works)) return Reset();
-  GoOnWith(tape);
-}
-
-void Loader::GiveUpAhead() noexcept {
-  if (gives_up_) return GiveUp();
-  AwaitIdleAborted();
-  if (lost_) return Reset();
-  loaded_.GoOn();
-  BeginAnew(at_.tape);
+  const bool begun = computed_.Reached(at_.steps);
+  const auto works = [&](const Operation& operation) { return operation.to < working_; };
+  const bool spoils = tape.steps.empty() || delivery_ != nullptr || !std::ranges::all_of(tape.operations, works);
+  if (lost_ || (begun && spoils)) BeginAnew(tapes_.first, 0);
+  else BeginAnew(tape, begun ? 0 : Next().there);
 }
 
 bool Loader::CheckFailure() const {
@@ -211,10 +181,9 @@ void Loader::Main(const CpuSet& cpus) noexcept {
     if (stop_) return;
     if (apart_) StepAside(begun_on_.load(std::memory_order_relaxed));
     Record &own = RecordOf(inference), &next = RecordOf(inference + 1);
-    next.Clear(After(own.at), static_cast<uint32_t>(own.at.tape->steps.size()));
+    next.Clear(After(own.at), static_cast<uint32_t>(own.at.tape->steps.size()), 0);
     // Operations ahead may have failed.
     if (!loaded_.stopped() && RunTape(own, own.done, Size(own.at.tape->operations))) {
-      filled_ = true;
       const uint32_t end = last_[inference % 2] ? 0 : AheadEnd(*next.at.tape);
       if (RunTape(next, 0, end) && Drain()) next.done = end;
     }
@@ -326,7 +295,8 @@ bool Loader::BeginChunk(const Pending& chunk) noexcept {
     beginning_.Set(0);
     return GiveUp(*chunk.record, given_up ? Failure{} : Failure{kUndelivered, chunk.operation, read.from + chunk.at});
   }
-  if (delivery_ == nullptr && !filled_) TouchPages(target, chunk.nbytes);  // the arena may be fresh
+  const Tape* const tape = chunk.record->at.tape;
+  if (delivery_ == nullptr && (tape == &tapes_.first || tape == &tapes_.fill)) TouchPages(target, chunk.nbytes);  // the arena may be fresh
   pending_.Push(chunk);
   pending_.Newest().begin = MonotonicNs();
   ++in_flight_;
@@ -380,7 +350,7 @@ int Loader::EndChunk(const Pending& chunk) noexcept {
   // The device began this read after serving the previous one.
   const int64_t begin = std::max(chunk.begin, read_end_);
   read_end_ = MonotonicNs();
-  if (Span* const span = SpanOf(chunk)) {
+  if (Span* const span = TimeOf(chunk)) {
     if (chunk.at == 0) span->begin = begin;
     span->end = read_end_;
   }
@@ -424,7 +394,7 @@ int Loader::CopyOrPrepare(const Pending& ended) noexcept {
   beginning_.Set(0);
   const int64_t end = MonotonicNs();
   counts.prepare_ns += end - begin;
-  if (Span* const span = SpanOf(ended)) *span = {begin, end};
+  if (Span* const span = TimeOf(ended)) *span = {begin, end};
   return error > 0 ? kUnprepared : error;
 }
 
@@ -458,9 +428,8 @@ bool Loader::Drain() noexcept {
   return true;
 }
 
-Span* Loader::SpanOf(const Pending& pending) noexcept {
-  if (pending.operation < pending.record->ahead.size()) return &pending.record->ahead[pending.operation];
-  return spans_.empty() ? nullptr : &spans_[pending.operation];
+Span* Loader::TimeOf(const Pending& pending) noexcept {
+  return pending.operation < pending.record->times.size() ? &pending.record->times[pending.operation] : nullptr;
 }
 
 }  // namespace flexcomp

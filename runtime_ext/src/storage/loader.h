@@ -54,15 +54,14 @@ class Loader {
   // read.
   void Deliver(Delivery* delivery) noexcept { delivery_ = delivery; }
 
-  // Finds memory for so many operations ahead of an inference.
-  void Reserve(size_t ahead);
+  // From now on notes when operations run, of each tape the first `most`; finds the memory for that. While nothing is read.
+  void NoteTimes(size_t most);
   // From now on inferences do these tapes, in this arena, which holds nothing yet, and whose working range has so many bytes. Not
-  // while anything is read. There must be room for the operations ahead. `preparer` may be missing where no tape prepares.
+  // while anything is read. `preparer` may be missing where no tape prepares.
   void Open(const Tapes& tapes, Places arena, uint64_t working, FreshPages fresh = {}, Preparer* preparer = nullptr) noexcept;
 
-  // Begins an inference. `spans` is empty, or has a place for the time of each operation of the tape; times of operations ahead are
-  // there after Finish.
-  void Start(std::span<Span> spans) noexcept;
+  // Begins an inference.
+  void Start() noexcept;
   // Begins the rest of what stays, without computing. Only while no inference runs, and not if Filled().
   void StartFilling() noexcept;
   // The tape of the next inference; of the one that runs, between Start and Finish. Of the thread that computes, as the next two.
@@ -105,23 +104,23 @@ class Loader {
   bool Finish();
   // Whether operations ahead run after the inferences that begin from now on; the default.
   void ReadAhead(bool reading) noexcept { reading_ahead_ = reading; }
-  // Gives up operations ahead, and waits for reads in flight: from now on until the next inference the working range may be
-  // written to. Only while no inference runs.
-  void GiveUpAhead() noexcept;
-  // Gives up operations that have not started, and waits for reads in flight. The next inference starts afresh: the arena's
-  // bytes count for nothing.
-  void Abort() noexcept;
-  // The same for an inference or a filling that was interrupted. Weights that stay count, unless it loads some of them: then it may
+  // Gives up operations that have not started, and waits for reads in flight: from now on until the next inference the working range
+  // may be written to. Weights that stay count, unless an inference, or a filling, was interrupted that loads some of them: it may
   // have overwritten what others are made of.
-  void GiveUp() noexcept;
-  // GiveUp without waiting for reads in flight. Before EndGivingUp, Abort or GiveUpAhead nobody may use the arena.
+  void GiveUp() noexcept {
+    GiveUpLater();
+    EndGivingUp();
+  }
+  // The two halves; the second waits. Between them nobody may use the arena.
   void GiveUpLater() noexcept;
   void EndGivingUp() noexcept {
-    if (gives_up_) GiveUp();
+    if (gives_up_) Settle();
   }
 
   // Of the last finished inference, with operations ahead of it.
   const Counts& counts() const noexcept { return Own().counts; }
+  // When its operations ran, or those of one that was given up; see NoteTimes.
+  std::span<const Span> times() const noexcept { return Own().times; }
   // Since the loader was made.
   uint64_t total_bytes() const noexcept { return total_bytes_.load(std::memory_order_relaxed); }
 
@@ -151,9 +150,9 @@ class Loader {
     uint32_t passed = 0, there = 0;  // operations outside the working range: reached so far, and complete
     Counts counts;
     Failure failure;
-    std::vector<Span> ahead;  // when the operations ahead ran
+    std::vector<Span> times;  // of operations, of as many as there is room for
 
-    void Clear(const Place& now, uint32_t steps, uint32_t lasting = 0) noexcept;
+    void Clear(const Place& now, uint32_t steps, uint32_t lasting) noexcept;
     const Operation& operator[](uint32_t index) const noexcept { return at.tape->operations[index]; }
   };
 
@@ -171,13 +170,13 @@ class Loader {
   Record& RecordOf(uint32_t inference) noexcept { return records_[inference % 2]; }
   Record& Own() noexcept { return RecordOf(started_count_); }
   const Record& Own() const noexcept { return records_[started_count_ % 2]; }
+  Record& Next() noexcept { return RecordOf(started_count_ + 1); }
   Place After(const Place& at) const noexcept;
 
   // Of the thread that computes.
-  void Reset() noexcept;
-  void GoOnWith(const Tape& tape) noexcept;  // nothing of which is done
-  void BeginAnew(const Tape* tape) noexcept;  // the next inference, but for operations outside the working range that are complete
-  void AwaitIdleAborted() noexcept;
+  // The next inference does this tape, but for so many operations outside the working range, which are complete.
+  void BeginAnew(const Tape& tape, uint32_t there) noexcept;
+  void Settle() noexcept;
   bool AwaitSlow(uint32_t need);
   bool CheckFailure() const;  // false: interrupted; throws otherwise
   bool HelpPrepare(uint32_t need) noexcept;
@@ -210,7 +209,7 @@ class Loader {
   bool IsInUse(const Operation& read) const noexcept;
   bool EnoughInFlight(uint64_t nbytes) const noexcept;
   bool OldestReady() const noexcept;
-  Span* SpanOf(const Pending& pending) noexcept;
+  Span* TimeOf(const Pending& pending) noexcept;
   // How often a thread that waits for this loader, or the loader itself, looks before sleeping.
   void Spin(int spins) noexcept;
   // With a core of its own: looks for a while, until the oldest read has ended or `enough()`.
@@ -233,31 +232,28 @@ class Loader {
   Record records_[2];
   Progress loaded_, computed_;  // operations and steps; each inference counts as a step when it begins
 
-  // The thread's own, and of Reset and BeginAnew while the thread is idle.
+  // The thread's own, and of BeginAnew while the thread is idle.
   static constexpr uint32_t kMostPending = 32;
   InFlight<Pending, kMostPending> pending_;
   uint32_t in_flight_ = 0;  // chunks
   uint64_t in_flight_nbytes_ = 0;
   int64_t read_end_ = 0;      // MonotonicNs of the last read's end
   int64_t sleepy_until_ = 0;  // MonotonicNs before which the thread does not poll
-  bool filled_ = false;       // an inference or a filling was completed: pages of the arena exist
   bool lost_ = false;         // a preparation outside the working range was not completed: its source may be overwritten
   uint32_t early_ = 0;        // reads before this operation that may begin at any time were begun
   uint64_t early_at_ = 0;     // and so many bytes of that one
 
   // Of the thread that computes, and looked at before each step: not in a cache line that the loader's thread changes.
-  alignas(64) Place at_;  // of the current inference, or the next one where none runs
+  alignas(64) Place at_{&tapes_.first};  // of the current inference, or the next one where none runs
   uint32_t started_count_ = 0;
   bool reading_ahead_ = true;
-  bool gives_up_ = false;  // an inference was interrupted, and GiveUp is to come
+  bool gives_up_ = false;  // EndGivingUp is to come
 
   // The work of preparing, written before other threads may steal parts.
   alignas(64) const Operation* preparing_ = nullptr;
   SharedWork preparation_;
 
-  // Set before started_ rises.
-  std::span<Span> spans_;
-  bool last_[2] = {};  // of an inference and the next one: nothing is done ahead after it
+  bool last_[2] = {};  // of an inference and the next one: nothing is done ahead after it; set before started_ rises
   Counter started_, finished_;  // inferences, counted modulo 2^32; equal when the thread is idle
   Counter beginning_;           // 1 while a read begins, unless giving up was seen before
   Atomic<bool> abort_{false};

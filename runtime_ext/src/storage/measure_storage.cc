@@ -36,15 +36,16 @@ std::vector<Operation> SmallReads(uint64_t file_nbytes) {
 }
 
 // The median time of these reads.
-double SmallReadSeconds(Loader& loader, std::span<const Operation> reads, std::span<Span> spans, std::byte* arena) {
+double SmallReadSeconds(Loader& loader, std::span<const Operation> reads, std::byte* arena) {
   loader.Open({.first = {.operations = reads}}, Places(arena), kArena);
-  loader.Start(spans);
+  loader.Start();
   for (uint32_t number = 1; number <= reads.size() && loader.Await(number); ++number) loader.Computed(number);
   loader.Finish();
-  loader.Abort();  // waits for the thread, which still looks at these reads when the last one is there
+  loader.GiveUp();  // waits for the thread, which still looks at these reads when the last one is there
+  std::vector<Span> times(loader.times().begin(), loader.times().end());
   const auto nanoseconds = [](const Span& span) { return span.end - span.begin; };
-  const auto middle = spans.begin() + spans.size() / 2;
-  std::ranges::nth_element(spans, middle, {}, nanoseconds);
+  const auto middle = times.begin() + times.size() / 2;
+  std::ranges::nth_element(times, middle, {}, nanoseconds);
   return static_cast<double>(nanoseconds(*middle)) * 1e-9;
 }
 
@@ -59,9 +60,9 @@ StorageRates MeasureStorage(const std::string& path, const CpuSet& cpus, double 
   std::vector<std::unique_ptr<Arena>> scattered;  // all kept: the pages of one may happen to lie in a row
   std::vector<double> scattered_rates;
   const std::vector<Operation> small = SmallReads(nbytes);
-  std::vector<Span> spans(small.size());
   // Waiting by sleeping costs nothing with reads of this size, and a busy system prefers threads that slept.
   Loader loader(file, cpus, false);
+  loader.NoteTimes(small.size());
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   StorageRates rates{0, 0, std::numeric_limits<double>::infinity(), file.direct()};
   const auto rate = [&](const Arena& to, uint64_t size, uint64_t read) {
@@ -71,7 +72,7 @@ StorageRates MeasureStorage(const std::string& path, const CpuSet& cpus, double 
     rates.bytes_per_s = std::max(rates.bytes_per_s, rate(arena, kArena, nbytes));
     scattered.push_back(std::make_unique<Arena>(kSmallArena));
     scattered_rates.push_back(rate(*scattered.back(), kSmallArena, nbytes / kScatteredPart));
-    rates.latency_s = std::min(rates.latency_s, SmallReadSeconds(loader, small, spans, arena.base()));
+    rates.latency_s = std::min(rates.latency_s, SmallReadSeconds(loader, small, arena.base()));
   } while (Clock::now() < end);
   const auto middle = scattered_rates.begin() + scattered_rates.size() / 2;
   std::ranges::nth_element(scattered_rates, middle);

@@ -28,7 +28,7 @@ std::optional<double> MeasureReadRate(Loader& loader, std::span<std::byte> arena
   const struct LetGo {  // of the reads, before they are no more
     Loader& loader;
     ~LetGo() {
-      loader.Abort();
+      loader.GiveUp();
       loader.Open({}, {}, 0);
     }
   } let_go{loader};
@@ -36,7 +36,7 @@ std::optional<double> MeasureReadRate(Loader& loader, std::span<std::byte> arena
   Clock::time_point start;
   for (uint64_t pass = 0; pass <= passes; ++pass) {
     if (pass <= 1) start = Clock::now();  // before the first pass the arena may be fresh: that pass does not count
-    loader.Start({});
+    loader.Start();
     if (!loader.Finish()) return std::nullopt;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
