@@ -37,14 +37,10 @@ int KernelPreparer::Prepare(const Operation& operation, uint32_t part) noexcept 
   const uint32_t blocks = BlocksOfPart(operation), skipped = part * blocks, first = operation.first + skipped;
   const uint32_t count = std::min(blocks, operation.count - skipped);
   const uint64_t from = operation.from + StoredRange(layer, first, count).begin - StoredRange(layer, operation.first, operation.count).begin;
-  return Prepare(operation.layer, first, count, arena_.At(from), arena_.At(operation.to + skipped * layer.weights->block_nbytes));
-}
-
-int KernelPreparer::Prepare(uint32_t index, uint32_t first, uint32_t count, std::byte* stored, std::byte* made) noexcept {
-  const Layer& layer = program_.layers[index];
-  DLTensor tensors[] = {MakeTensor(layer.weights->preparation->stored, stored), MakeTensor(PanelOf(layer)->type, made)};
+  std::byte* const to = arena_.At(operation.to + skipped * layer.weights->block_nbytes);
+  DLTensor tensors[] = {MakeTensor(layer.weights->preparation->stored, arena_.At(from)), MakeTensor(PanelOf(layer)->type, to)};
   const TVMFFIAny args[] = {TensorArg(&tensors[0]), IntArg(first), IntArg(count), TensorArg(&tensors[1])};
-  if (processor_.Prepare(kernels_.prepare[index], args, 4) == 0) return 0;
+  if (processor_.Prepare(kernels_.prepare[operation.layer], args, 4) == 0) return 0;
   TVMFFIObjectHandle raised = nullptr;
   TVMFFIErrorMoveFromRaised(&raised);
   if (const TVMFFIObjectHandle before = raised_.exchange(raised)) TVMFFIObjectDecRef(before);

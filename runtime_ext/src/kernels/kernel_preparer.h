@@ -29,8 +29,6 @@ class KernelPreparer final : public Preparer {
 
   uint32_t PartsOf(const Operation& operation) const noexcept override;
   int Prepare(const Operation& operation, uint32_t part) noexcept override;
-  // Blocks of a layer from the first stored block that they are made of, to the place of the first; as the other one.
-  int Prepare(uint32_t layer, uint32_t first, uint32_t count, std::byte* stored, std::byte* made) noexcept;
   std::string Fault(const Operation& operation) override;
 
  private:

@@ -70,4 +70,20 @@ class Session::ArenaUse {
   Session& session_;
 };
 
+// While it lives, the loader does other tapes than the plan's, from which it goes on afterwards.
+class Session::OtherTapes {
+ public:
+  explicit OtherTapes(Session& session) : session_(session) { session.loader_->GiveUp(); }  // reads for the next inference
+  ~OtherTapes() {
+    session_.loader_->GiveUp();
+    session_.file_->Verify(true);
+    session_.OpenTapes();
+  }
+  OtherTapes(const OtherTapes&) = delete;
+  OtherTapes& operator=(const OtherTapes&) = delete;
+
+ private:
+  Session& session_;
+};
+
 }  // namespace flexcomp

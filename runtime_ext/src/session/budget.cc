@@ -33,7 +33,6 @@ uint64_t Session::NbytesFor(std::span<const size_t> rungs, const Sharing& sharin
 void Session::Use(size_t rung) noexcept {
   rung_ = wanted_[shape_] = held_rung_ = rung;
   abandoned_ = false;
-  now().preparer.Use(PlacesOf(rung));
   OpenTapes();
   UseCalls();
   const auto looked_at = [](const Call& call) { return call.checks != 0 || call.fetch != nullptr; };
@@ -49,6 +48,7 @@ void Session::OpenTapes() noexcept {
   const Omitted carried{carry_.loads, carry_.layers};
   now().tapes.Open(current().plan(rung_), file_->queued(), carry_.loads.empty() ? sharing_.omitted() : carried);
   processor_->Use(now().tapes.tapes());
+  now().preparer.Use(PlacesOf(rung_));
   const uint64_t begin = BeginOf(shape_, rung_, nbytes_);
   loader_->Open(now().tapes.tapes(), PlacesOf(rung_), current().rungs[rung_].working, memory_->fresh(begin, nbytes_ - begin), &now().preparer);
 }

@@ -158,6 +158,12 @@ void Session::Cancel() {
   loader_->Interrupt();
 }
 
+void Session::RaiseInterrupted(const char* meanwhile) {
+  const std::lock_guard lock(state_mutex_);
+  RequireGoingOn();
+  RaiseError("ExecutionError", "the budget became smaller while ", meanwhile);
+}
+
 void Session::RequireGoingOn() const {
   if (stopped_) Raise("Stopped", "the inference was stopped");
   if (cancelled_) Raise("CancelledError", "the inference was cancelled");
@@ -296,21 +302,12 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   if (current().weights.data_nbytes == 0) Raise("InputError", "the network has no weights to read");
   const std::span<std::byte> room = RoomBesideStates();
   if (room.size() < kPage) Raise("InputError", "beside its states the arena has no room to read to");
-  loader_->GiveUp();  // reads for the next inference may be in flight
-  const struct Restored {
-    Session& session;
-    ~Restored() {
-      session.file_->Verify(true);
-      session.carry_ = {};
-      session.OpenTapes();
-    }
-  } restored{*this};
+  const OtherTapes other(*this);
+  carry_ = {};
   // A small arena is the target of several reads at a time, none of which is used.
   file_->Verify(false);
   if (const auto rate = MeasureReadRate(*loader_, room, current().weights.data_nbytes, request_nbytes, nbytes)) return *rate;
-  const std::lock_guard state_lock(state_mutex_);
-  RequireGoingOn();
-  Raise("ExecutionError", "the budget became smaller while the storage was measured");
+  RaiseInterrupted("the storage was measured");
 }
 
 DeviceRates Session::MeasureDevice() {
@@ -332,15 +329,15 @@ void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, 
   if (trace_) trace_->whole = {NsOf(start), NsOf(end)};
   const std::lock_guard lock(state_mutex_);
   ++stats_.runs;
-  const Loader::Counts& counts = loader_->counts();
-  stats_.bytes_read = counts.bytes + fetched_.bytes + made_.bytes;
-  stats_.reads = counts.reads + fetched_.reads + made_.reads;
+  made_ += loader_->counts();
+  const Loader::Counts counts = std::exchange(made_, {});
+  stats_.bytes_read = counts.bytes + fetched_.bytes;
+  stats_.reads = counts.reads + fetched_.reads;
   stats_.prepared_bytes = counts.prepared_bytes;
   stats_.prepare_s = static_cast<double>(counts.prepare_ns) * 1e-9;
   stats_.help_s = static_cast<double>(counts.help_ns) * 1e-9;
   stats_.stall_s = stall_s;
-  stats_.read_s = static_cast<double>(counts.busy_ns + made_.busy_ns) * 1e-9;
-  made_ = {};
+  stats_.read_s = static_cast<double>(counts.busy_ns) * 1e-9;
   stats_.latency_s = std::chrono::duration<double>(end - start).count();
 }
 

@@ -202,6 +202,7 @@ class Session {
   void RequireThisProcess() const;
   void RequireInLane(std::span<const size_t> rungs) const;  // of all shapes
   void RequireGoingOn() const;
+  [[noreturn]] void RaiseInterrupted(const char* meanwhile);  // why the loader was
   Places PlacesOf(size_t rung) const noexcept;
   // Of the memory for these rungs of all shapes. With a lane, of the kept range.
   uint64_t NbytesFor(std::span<const size_t> rungs, const Sharing& sharing) const noexcept;
@@ -217,6 +218,7 @@ class Session {
   std::vector<StateBlocks> CheckStates(std::span<const DLTensor* const> tensors, bool parts) const;
   // Uses the arena during its lifetime; a switch that was requested meanwhile happens at the end.
   class ArenaUse;
+  class OtherTapes;
   // One inference, begun anew as often as the budget shrinks. Its latency counts from `start`; inputs are taken
   // while the loader is at work.
   template <typename TakeInputs, typename GiveOutputs>
@@ -313,9 +315,8 @@ class Session {
   uint32_t exchanged_ = 0;  // the steps before this one may have exchanged bytes of states, in the inference that runs
   struct {
     uint64_t bytes = 0, reads = 0;
-    int64_t busy_ns = 0;  // reads were in flight
-  } fetched_,  // rows, in the inference that runs
-      made_;   // shared weights, for the next inference
+  } fetched_;  // rows, in the inference that runs
+  Loader::Counts made_;  // of shared weights, for the next inference
   std::atomic<uint64_t> fetched_total_{0};  // bytes, since the session was opened
   bool replays_ = false;  // the processor replays, and no call of the rung has to be checked before
   bool crowded_ = false;  // the loader has no core of its own

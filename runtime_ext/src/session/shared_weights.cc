@@ -1,6 +1,5 @@
 // Weights that a session makes where other sessions read them, too.
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -13,7 +12,7 @@
 namespace flexcomp {
 namespace {
 
-constexpr uint64_t kMostRead = 1 << 20;  // two are in flight, as of a loader
+constexpr uint64_t kMostRead = 1 << 20;  // two are in flight
 
 // Stored bytes that are read at a time, and the blocks that are made of them where they are prepared.
 struct PieceOfFile {
@@ -42,30 +41,47 @@ std::vector<PieceOfFile> Cut(const Layer& layer, uint64_t most) {
   return pieces;
 }
 
-// Reads in flight, which end whatever happens.
-class Reads {
+// Makes the weights from address `room` on. Pieces are read into the bytes before, in turns to either half where both are large enough; a
+// step takes the digest of a piece.
+class MakingTape {
  public:
-  explicit Reads(WeightsFile& file) : file_(file) {}
-  ~Reads() {
-    while (count_ > 0) End();
+  MakingTape(const Shareable& shareable, const Layer& layer, uint64_t room) {
+    const bool halves = room / 2 >= shareable.room;
+    const uint64_t most = halves ? std::min(std::max(kMostRead, shareable.room), room / 2 / kPage * kPage) : room;
+    for (const PieceOfFile& piece : Cut(layer, most)) {
+      const auto number = static_cast<int32_t>(pieces_.size());
+      const uint64_t to = halves && number % 2 == 1 ? most : 0, stored = to + (piece.range.begin - piece.page());
+      Operation read{.after = std::max(0, halves ? number - 1 : number), .from = piece.page(), .to = to, .nbytes = piece.nbytes()};
+      Operation make{.kind = Operation::Kind::kCopy, .after = read.after, .from = stored, .from_nbytes = piece.range.nbytes()};
+      if (piece.count == 0) {
+        make.to = room + (piece.range.begin - layer.weights->offset);
+        make.nbytes = make.from_nbytes;
+      } else {
+        make.kind = Operation::Kind::kPrepare;
+        make.to = room + piece.first * layer.weights->block_nbytes;
+        make.nbytes = piece.count * layer.weights->block_nbytes;
+        make.layer = shareable.layer, make.first = piece.first, make.count = piece.count;
+      }
+      read.load = make.load = static_cast<uint32_t>(number);
+      operations_.insert(operations_.end(), {read, make});
+      need_.push_back(static_cast<uint32_t>(operations_.size()) - 1);
+      pieces_.push_back({piece.range, stored});
+    }
+    steps_.resize(pieces_.size());
   }
-  void Begin(const PieceOfFile& piece, std::byte* target) {
-    if (count_++ == 0) begin_ = MonotonicNs();
-    file_.Begin(piece.page(), target, piece.nbytes());
-  }
-  int End() {
-    const int error = file_.End();
-    const int64_t end = MonotonicNs();
-    busy_ns_ += end - std::exchange(begin_, end);
-    --count_;
-    return error;
-  }
-  int64_t busy_ns() const { return busy_ns_; }  // in which a read was in flight
+
+  struct Piece {
+    FileRange range;
+    uint64_t at;  // where it is read to
+  };
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  Tape tape() const { return {operations_, steps_, need_}; }
 
  private:
-  WeightsFile& file_;
-  uint32_t count_ = 0;
-  int64_t begin_ = 0, busy_ns_ = 0;
+  std::vector<Piece> pieces_;
+  std::vector<Operation> operations_;
+  std::vector<Step> steps_;
+  std::vector<uint32_t> need_;
 };
 
 }  // namespace
@@ -76,37 +92,28 @@ void Session::MakeShared(uint64_t shareable) {
   ArenaUse use(*this);
   std::byte* const place = sharing_.PlaceOf(shareable);
   if (place == nullptr) RaiseError("InputError", "the weights ", shareable, " are not shared");
-  loader_->GiveUp();  // this thread reads into the working range meanwhile, and nobody else
   const Shareable& one = shareables_.all[shareable];
   const Layer& layer = current().layers[one.layer];
-  const LayerWeights& weights = *layer.weights;
   const uint64_t room = current().rungs[rung_].working;
-  const bool ahead = room / 2 >= one.room;
-  const uint64_t most = ahead ? std::min(std::max(kMostRead, one.room), room / 2 / kPage * kPage) : room;
-  const std::vector<PieceOfFile> pieces = Cut(layer, most);
-  const auto target = [&](size_t piece) { return lane_.base + (ahead && piece % 2 == 1 ? most : 0); };
+  const MakingTape making(one, layer, room);
+  const OtherTapes other(*this);
+  now().preparer.Use(Places(lane_.base, place, room));
+  loader_->Open({.first = making.tape()}, Places(lane_.base, place, room), room, {}, &now().preparer);
+  loader_->Start();
 
   Blake2b digest;
-  uint64_t digested = weights.offset;
-  Reads reads(*file_);
-  for (size_t i = 0, begun = 0; i < pieces.size(); ++i) {
-    if (interrupt_.load(std::memory_order_relaxed)) Raise("Stopped", "the inference was stopped");
-    for (; begun < std::min(pieces.size(), i + (ahead ? 2 : 1)); ++begun) reads.Begin(pieces[begun], target(begun));
-    const PieceOfFile& piece = pieces[i];
-    if (const int error = reads.End(); error != 0) file_->RaiseReadError(piece.page(), error, "layer " + layer.name);
-    ++made_.reads;
-    made_.bytes += piece.nbytes();
-    fetched_total_.fetch_add(piece.nbytes(), std::memory_order_relaxed);
-    std::byte* const stored = target(i) + (piece.range.begin - piece.page());
-    if (digested < piece.range.end) digest.Update(target(i) + (digested - piece.page()), piece.range.end - digested);
-    digested = std::max(digested, piece.range.end);
-    if (piece.count == 0) std::memcpy(place + (piece.range.begin - weights.offset), stored, piece.range.nbytes());
-    else if (now().preparer.Prepare(one.layer, piece.first, piece.count, stored, place + piece.first * weights.block_nbytes) != 0)
-      RaiseError("ExecutionError", "preparing weights failed: ", now().preparer.Fault({.layer = one.layer}));
+  uint64_t digested = layer.weights->offset;
+  bool done = true;
+  for (uint32_t i = 0; done && i < making.pieces().size(); ++i) {
+    done = loader_->Await(making.tape().need[i]);
+    const auto& [range, at] = making.pieces()[i];
+    if (done && digested < range.end) digest.Update(lane_.base + at + (digested - range.begin), range.end - digested);
+    digested = std::max(digested, range.end);
+    loader_->Computed(i + 1);
   }
-  made_.busy_ns += reads.busy_ns();
-  file_->RequireUnchanged();
-  if (digested != weights.offset + weights.stored_nbytes() || digest.Finish() != one.stored)
+  if (!done || !loader_->Finish()) RaiseInterrupted("shared weights were made");
+  made_ += loader_->counts();
+  if (digested != layer.weights->offset + layer.weights->stored_nbytes() || digest.Finish() != one.stored)
     RaiseError("StorageError", file_->name(), " does not hold the weights of layer ", layer.name,
                " that its library was built with: the file is damaged, or the library is wrong");
 }

@@ -35,6 +35,16 @@ uint32_t Size(std::span<const Operation> operations) noexcept { return static_ca
 
 }  // namespace
 
+Loader::Counts& Loader::Counts::operator+=(const Counts& other) noexcept {
+  bytes += other.bytes;
+  reads += other.reads;
+  busy_ns += other.busy_ns;
+  prepared_bytes += other.prepared_bytes;
+  prepare_ns += other.prepare_ns;
+  help_ns += other.help_ns;
+  return *this;
+}
+
 // ------------------------------------------------------------------------------------------ the thread that computes
 
 Loader::Loader(WeightsFile& file, const CpuSet& cpus, bool own_core, bool apart)

@@ -38,6 +38,8 @@ class Loader {
     uint64_t prepared_bytes = 0;
     int64_t prepare_ns = 0;  // of the loader
     int64_t help_ns = 0;     // of threads that waited
+
+    Counts& operator+=(const Counts& other) noexcept;
   };
 
   // Runs on these cores; empty: wherever the system likes. `own_core`: no other thread wants the loader's core. `apart`: when an
