@@ -245,8 +245,8 @@ def test_dangerous_plans_are_refused(tiny, create, part, changes, match):
         ("steps", 0, {"weights_at": BORDER - 64}, "the weights of step 0 lie across the border"),
         ("steps", -1, {"scratch_at": BORDER}, "the scratch of step 13 lies outside the range of what inferences work in"),
         ("steps", -1, {"scratch_at": BORDER - 64}, "the scratch of step 13 lies outside the range of what inferences work in"),
-        ("value_at", 1, BORDER, "value 1 lies outside the range of what inferences work in"),
-        ("value_at", 1, BORDER - 64, "value 1 lies outside the range of what inferences work in"),
+        ("value_at", 1, BORDER, "value a lies outside the range of what inferences work in"),
+        ("value_at", 1, BORDER - 64, "value a lies outside the range of what inferences work in"),
     ],
 )
 def test_nothing_lies_across_the_border_or_on_its_wrong_side(tiny, create, part, index, changes, match):

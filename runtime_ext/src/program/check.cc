@@ -17,11 +17,21 @@ void Require(bool holds, const Parts&... parts) {
 // [at, at + nbytes) ⊆ [0, limit), without overflow.
 bool Inside(uint64_t at, uint64_t nbytes, uint64_t limit) { return at <= limit && nbytes <= limit - at; }
 
-// A range inside the arena: among the bytes that stay between inferences, or among all others. The ranges of models
-// that take turns need not follow each other in memory.
-void CheckRange(const Rung& rung, uint64_t at, uint64_t nbytes, bool stays, std::string_view what, size_t index) {
-  Require(stays ? at >= rung.working : Inside(at, nbytes, rung.working), what, index, " lies outside the range of ",
-          stays ? "what stays" : "what inferences work in");
+// The arena's ranges: of all bytes that stay between inferences, and of all others. Those of models that take turns need not follow
+// each other in memory.
+enum class Range {
+  kWorking,
+  kKept,
+  kEither
+};
+
+// Bytes at an aligned address inside one of the ranges. `lie`: what, and the verb.
+template <typename... Lie>
+void CheckPlace(const Rung& rung, uint64_t at, uint64_t nbytes, Range range, const Lie&... lie) {
+  Require(at % kAlign == 0 && Inside(at, nbytes, rung.arena), lie..., " outside the arena");
+  const bool stays = at >= rung.working, works = Inside(at, nbytes, rung.working);
+  if (range == Range::kEither) Require(stays || works, lie..., " across the border of the arena's ranges");
+  else Require(range == Range::kKept ? stays : works, lie..., " outside the range of ", range == Range::kKept ? "what stays" : "what inferences work in");
 }
 
 void CheckPorts(const std::vector<Port>& ports, const std::vector<Value>& values) {
@@ -180,20 +190,13 @@ void CheckStep(const Step& step, size_t index, const Rung& rung, const Program& 
   Require(step.count > 0 && step.count <= INT32_MAX && step.first <= INT32_MAX, "step ", index, " has no blocks");
   if (layer.weights) {
     Require(Inside(step.first, step.count, layer.weights->blocks), "step ", index, " has more blocks than layer ", layer.name);
-    Require(step.weights_at >= 0 && step.weights_at % kAlign == 0 &&
-                Inside(step.weights_at, step.count * layer.weights->block_nbytes, rung.arena),
-            "the weights of step ", index, " lie outside the arena");
-    const auto at = static_cast<uint64_t>(step.weights_at);
-    Require(at >= rung.working || Inside(at, step.count * layer.weights->block_nbytes, rung.working), "the weights of step ", index,
-            " lie across the border of the arena's ranges");
+    CheckPlace(rung, step.weights_at, step.count * layer.weights->block_nbytes, Range::kEither, "the weights of step ", index, " lie");
   } else {
     Require(step.first == 0 && step.count == 1, "step ", index, " cuts layer ", layer.name, ", which has no weights");
     Require(step.weights_at == -1, "step ", index, " has a place for weights that layer ", layer.name, " does not have");
   }
   if (layer.scratch_nbytes > 0) {
-    Require(step.scratch_at >= 0 && step.scratch_at % kAlign == 0 && Inside(step.scratch_at, layer.scratch_nbytes, rung.arena),
-            "the scratch of step ", index, " lies outside the arena");
-    CheckRange(rung, static_cast<uint64_t>(step.scratch_at), layer.scratch_nbytes, false, "the scratch of step ", index);
+    CheckPlace(rung, step.scratch_at, layer.scratch_nbytes, Range::kWorking, "the scratch of step ", index, " lies");
   } else {
     Require(step.scratch_at == -1, "step ", index, " has a place for scratch that layer ", layer.name, " does not have");
   }
@@ -204,10 +207,8 @@ void CheckValues(const Rung& rung, const Program& program) {
   for (size_t v = 0; v < rung.value_at.size(); ++v) {
     const int64_t at = rung.value_at[v];
     if (at == -1) continue;
-    Require(at >= 0 && at % kAlign == 0 && Inside(at, program.values[v].nbytes, rung.arena), "value ",
-            program.values[v].name, " lies outside the arena");
     const bool stays = !program.states.empty() && program.states.front().value == v;
-    CheckRange(rung, static_cast<uint64_t>(at), program.values[v].nbytes, stays, "value ", v);
+    CheckPlace(rung, at, program.values[v].nbytes, stays ? Range::kKept : Range::kWorking, "value ", program.values[v].name, " lies");
   }
   Require(program.states.empty() || rung.value_at[program.states.front().value] % kPage == 0, "the states of budget ", rung.budget,
           " do not begin with a page");
@@ -217,12 +218,10 @@ void CheckValues(const Rung& rung, const Program& program) {
 // over states.
 void CheckOperation(const Operation& operation, const Rung& rung, const Program& program) {
   const uint32_t load = operation.load;
-  const auto check_place = [&](uint64_t at, uint64_t nbytes, std::string_view what) {
-    Require(Inside(at, nbytes, rung.arena), what, load, " lies outside the arena");
-    Require(at >= rung.working || Inside(at, nbytes, rung.working), what, load, " lies across the border of the arena's ranges");
-  };
   Require(operation.nbytes > 0, "load ", load, " brings nothing");
-  check_place(operation.to, operation.nbytes, operation.kind == Operation::Kind::kPrepare ? "what is prepared by load " : "load ");
+  Require(operation.from % kAlign == 0 && operation.to % kAlign == 0, "load ", load, " is not aligned");
+  const char* const what = operation.kind == Operation::Kind::kPrepare ? "what is prepared by load " : "load ";
+  CheckPlace(rung, operation.to, operation.nbytes, Range::kEither, what, load, " lies");
   if (!program.states.empty()) {
     const uint32_t value = program.states.front().value;
     const auto at = static_cast<uint64_t>(rung.value_at[value]);
@@ -234,8 +233,7 @@ void CheckOperation(const Operation& operation, const Rung& rung, const Program&
     return;
   }
   Require(!program.on_cuda, "load ", load, " is copied or prepared in the memory of a GPU");
-  Require(operation.from % kAlign == 0 && operation.to % kAlign == 0, "load ", load, " is not aligned");
-  check_place(operation.from, operation.from_nbytes, "the source of load ");
+  CheckPlace(rung, operation.from, operation.from_nbytes, Range::kEither, "the source of load ", load, " lies");
   Require(operation.from + operation.from_nbytes <= operation.to || operation.to + operation.nbytes <= operation.from, "load ", load,
           " is written over its source");
 }
