@@ -22,17 +22,11 @@ struct KeptBytes {
   bool prepared_from = false;  // in every inference
 };
 
-template <typename Function>
-void ForTape(const Rung& rung, size_t tape, const Function& function) {
-  for (uint32_t r = rung.tapes[tape].runs_begin; r < rung.tapes[tape].runs_end; ++r)
-    for (uint32_t i = 0; i < rung.runs[r].count; ++i) function(rung.operations[rung.runs[r].operation + i]);
-}
-
 // `prepared`: also those that the second inference prepares.
 std::vector<KeptBytes> FindKept(const PlacedRung& plan, bool prepared) {
   const Rung& rung = plan.rung;
   std::map<uint32_t, KeptBytes> by_load;
-  ForTape(rung, Rung::kFill, [&](const Operation& one) {
+  rung.ForOperations(Rung::kFill, [&](const Operation& one) {
     if (one.kind == Operation::Kind::kCopy) {
       by_load[one.load].at = one.to;
     } else if (one.kind == Operation::Kind::kRead) {
@@ -44,7 +38,7 @@ std::vector<KeptBytes> FindKept(const PlacedRung& plan, bool prepared) {
                            (uint64_t{one.first} + one.count) * block, one.to, one.load, one.layer};
     }
   });
-  ForTape(rung, Rung::kSteady, [&](const Operation& one) {
+  rung.ForOperations(Rung::kSteady, [&](const Operation& one) {
     const auto found = by_load.find(one.load);
     if (found == by_load.end()) return;
     const bool takes = one.kind == Operation::Kind::kPrepare && one.to < rung.working && found->second.layer == kNoLayer;
@@ -54,7 +48,7 @@ std::vector<KeptBytes> FindKept(const PlacedRung& plan, bool prepared) {
   const auto writes_kept = [&](const Operation& one) {
     if (one.to >= rung.working) by_load.erase(one.load);
   };
-  if (!prepared) ForTape(rung, Rung::kSecond, writes_kept);
+  if (!prepared) rung.ForOperations(Rung::kSecond, writes_kept);
   std::vector<KeptBytes> kept;
   for (auto& [load, one] : by_load)
     if (one.at >= rung.working && !plan.sharing.omitted().load(load)) kept.push_back(std::move(one));

@@ -185,6 +185,13 @@ struct Rung {
     kComputing = 3
   };
 
+  // Calls with each operation of a tape, as the table has it: without `after`.
+  template <typename Function>
+  void ForOperations(size_t tape, const Function& function) const {
+    for (uint32_t r = tapes[tape].runs_begin; r < tapes[tape].runs_end; ++r)
+      for (uint32_t i = 0; i < runs[r].count; ++i) function(operations[runs[r].operation + i]);
+  }
+
   uint64_t budget = 0, arena = 0, working = 0;  // as in the head
   std::pmr::vector<int64_t> value_at;  // -1: no step of the rung uses the value
   std::pmr::vector<Step> steps;

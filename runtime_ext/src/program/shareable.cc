@@ -114,17 +114,11 @@ std::vector<FileRange> Joined(std::vector<FileRange> ranges) {
   return joined;
 }
 
-template <typename Function>
-void ForOperations(const Rung& rung, size_t tape, const Function& function) {
-  for (uint32_t r = rung.tapes[tape].runs_begin; r < rung.tapes[tape].runs_end; ++r)
-    for (uint32_t i = 0; i < rung.runs[r].count; ++i) function(rung.operations[rung.runs[r].operation + i]);
-}
-
 // Where each load brings weights that stay for all inferences; nothing: it does something else.
 std::vector<FileRange> BroughtByLoads(const Rung& rung) {
   std::vector<FileRange> brought(rung.loads, FileRange{0, 0});
-  ForOperations(rung, Rung::kFill, [&](const Operation& one) { brought[one.load] = {one.to, one.to + one.nbytes}; });
-  ForOperations(rung, Rung::kSteady, [&](const Operation& one) { brought[one.load] = {0, 0}; });
+  rung.ForOperations(Rung::kFill, [&](const Operation& one) { brought[one.load] = {one.to, one.to + one.nbytes}; });
+  rung.ForOperations(Rung::kSteady, [&](const Operation& one) { brought[one.load] = {0, 0}; });
   for (FileRange& range : brought)
     if (range.begin < rung.working) range = {0, 0};
   return brought;
