@@ -37,14 +37,15 @@ flexcomp_stats StatsOf(Session& session) {
   made.resident = session.ResidentArena();
   made.threads = state.placement.threads;
   made.direct = state.direct;
-  made.bytes_read = state.stats.bytes_read;
-  made.reads = state.stats.reads;
+  const Loader::Counts& loads = state.stats.loads;
+  made.bytes_read = loads.bytes;
+  made.reads = loads.reads;
   made.latency_s = state.stats.latency_s;
   made.stall_s = state.stats.stall_s;
-  made.read_s = state.stats.read_s;
-  made.prepared_bytes = state.stats.prepared_bytes;
-  made.prepare_s = state.stats.prepare_s;
-  made.help_s = state.stats.help_s;
+  made.read_s = SecondsOf(loads.busy_ns);
+  made.prepared_bytes = loads.prepared_bytes;
+  made.prepare_s = SecondsOf(loads.prepare_ns);
+  made.help_s = SecondsOf(loads.help_ns);
   made.shape = static_cast<uint32_t>(state.shape);
   return made;
 }

@@ -1,7 +1,8 @@
-// The use of a session's arena by one call.
+// The turn of one call that uses a session's arena.
 #pragma once
 
 #include <mutex>
+#include <optional>
 
 #include "session/session.h"
 
@@ -9,11 +10,17 @@ namespace flexcomp {
 
 class Session::ArenaUse {
  public:
-  explicit ArenaUse(Session& session) : ArenaUse(session, session.shape_) {}
-  // By an inference in this shape.
-  ArenaUse(Session& session, size_t shape) : ArenaUse(session, Begun()) {
-    const std::unique_lock lock = Continue();
-    session_.UseShape(shape);
+  // By an inference in this shape; nothing: in the one in use.
+  explicit ArenaUse(Session& session, std::optional<size_t> shape = std::nullopt) : ArenaUse(session, Begun()) {
+    std::unique_lock lock = Continue();
+    session_.Attach();
+    if (!shape || *shape == session_.shape_) return;
+    if (session_.loader_->Settles()) {  // weights that the first inference left to be prepared: they can stay then
+      lock.unlock();
+      session_.TryWarm();
+      lock = Continue();
+    }
+    session_.UseShape(*shape);
     session_.Attach();
   }
   ~ArenaUse() {
@@ -31,14 +38,13 @@ class Session::ArenaUse {
     const std::unique_lock lock = Continue();
     session_.Attach();
     ++session_.stats_.restarts;
-    session_.state_changed_.notify_all();
   }
 
  private:
   struct Begun {};
 
   // The call is in progress from now on: whoever cancels it ends it.
-  ArenaUse(Session& session, Begun) : session_(session) {
+  ArenaUse(Session& session, Begun) : session_(InThisProcess(session)), turn_(session.mutex_) {
     const std::lock_guard lock(session_.state_mutex_);
     session_.RequireOpen();
     session_.cancelled_ = false;
@@ -60,6 +66,7 @@ class Session::ArenaUse {
     GoOn();
     session_.loader_->EndGivingUp();
     session_.SwitchToWanted();
+    session_.state_changed_.notify_all();
     return lock;
   }
   void GoOn() noexcept {
@@ -67,7 +74,13 @@ class Session::ArenaUse {
     session_.loader_->GoOn();
   }
 
+  static Session& InThisProcess(Session& session) {
+    session.RequireThisProcess();
+    return session;
+  }
+
   Session& session_;
+  const std::lock_guard<std::mutex> turn_;
 };
 
 // While it lives, the loader does other tapes than the plan's, from which it goes on afterwards.

@@ -20,7 +20,7 @@ std::vector<size_t> Session::RungsFor(uint64_t budget) const {
 
 Places Session::PlacesOf(size_t rung) const noexcept {
   const uint64_t border = current().rungs[rung].working;
-  std::byte* const base = memory_->base() + BeginOf(shape_, rung, nbytes_);
+  std::byte* const base = memory_->base() + BeginOf(shape_, rung, sharing_, nbytes_);
   return lane_ ? Places(lane_.base, base, border, sharing_.pieces()) : Places(base, base + border, border);
 }
 
@@ -31,8 +31,8 @@ uint64_t Session::NbytesFor(std::span<const size_t> rungs, const Sharing& sharin
 }
 
 void Session::Use(size_t rung) noexcept {
-  rung_ = wanted_[shape_] = held_rung_ = rung;
-  abandoned_ = false;
+  rung_ = wanted_[shape_] = rung;
+  abandoned_.reset();
   OpenTapes();
   UseCalls();
   const auto looked_at = [](const Call& call) { return call.checks != 0 || call.fetch != nullptr; };
@@ -49,13 +49,13 @@ void Session::OpenTapes() noexcept {
   now().tapes.Open(current().plan(rung_), file_->queued(), carry_.loads.empty() ? sharing_.omitted() : carried);
   processor_->Use(now().tapes.tapes());
   now().preparer.Use(PlacesOf(rung_));
-  const uint64_t begin = BeginOf(shape_, rung_, nbytes_);
+  const uint64_t begin = BeginOf(shape_, rung_, sharing_, nbytes_);
   loader_->Open(now().tapes.tapes(), PlacesOf(rung_), current().rungs[rung_].working, memory_->fresh(begin, nbytes_ - begin), &now().preparer);
 }
 
 PlacedRung Session::PlacedAt(size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept {
   const Program& program = programs_[shape];
-  return {program.plan(rung), program, BeginOf(shape, rung, nbytes), lane_ ? program.rungs[rung].working : 0, sharing};
+  return {program.plan(rung), program, BeginOf(shape, rung, sharing, nbytes), lane_ ? program.rungs[rung].working : 0, sharing};
 }
 
 Carry Session::CarryTo(const Held& held, const PlacedRung& next, const Carried& states) const noexcept {
@@ -79,7 +79,7 @@ bool Session::Change(size_t shape, size_t rung, uint64_t nbytes, Sharing* sharin
     const Carried states = StatesTo(next);
     carry_ = CarryTo(held, next, states);
     const std::span<const Carried> alone(&states, states.nbytes > 0 ? 1 : 0);
-    return memory_->Resize(to_nbytes, carry_.moves.empty() ? alone : carry_.moves, abandoned_);
+    return memory_->Resize(to_nbytes, carry_.moves.empty() ? alone : carry_.moves, abandoned_.has_value());
   };
   const bool has_room = resize(PlacedAt(shape, rung, sharing != nullptr ? *sharing : sharing_, nbytes), nbytes);
   if (has_room) {
@@ -96,31 +96,16 @@ bool Session::Change(size_t shape, size_t rung, uint64_t nbytes, Sharing* sharin
   return has_room;
 }
 
-bool Session::MakeRoom(size_t rung, uint64_t nbytes) {
-  if (memory_->Reserve(nbytes)) return true;
-  if (running_) return false;
-  if (!Change(shape_, rung, nbytes)) memory_->RaiseRefusal(nbytes);
-  return true;
-}
-
 void Session::SwitchToWanted() noexcept {
   const uint64_t nbytes = NbytesFor(wanted_, sharing_);
   if (wanted_[shape_] != rung_ || nbytes != nbytes_ || abandoned_) Change(shape_, wanted_[shape_], nbytes);
 }
 
 void Session::UseShape(size_t shape) {
-  if (shape == shape_) return;
-  SwitchToWanted();  // the memory is that for the budget
   const size_t rung = wanted_[shape];
   const uint64_t nbytes = NbytesOf(shape, rung);
   if (nbytes > nbytes_) memory_->RaiseRefusal(nbytes);  // as it was when the budget grew
   Change(shape, rung, nbytes_);
-}
-
-void Session::Settle() {
-  if (!loader_->Settles()) return;
-  ArenaUse use(*this);
-  if (loader_->Settles()) TryWarm();  // a budget that shrank meanwhile needs no weights
 }
 
 void Session::Attach() {
@@ -143,8 +128,7 @@ bool Session::Abandon() noexcept {
   std::ranges::sort(left_, {}, &Carried::from);
   if (!memory_->Discard(left_)) return false;
   rung_ = rung;
-  abandoned_held_ = held;
-  abandoned_ = true;
+  abandoned_ = held;
   return true;
 }
 
@@ -158,9 +142,10 @@ const RungHead& Session::SetBudget(uint64_t budget) {
   processor_->RequireAlive();
   const size_t shape = shape_, chosen = rungs[shape];
   const uint64_t nbytes = NbytesFor(rungs, sharing_);
-  const bool has_room = MakeRoom(chosen, nbytes);
+  const bool reserved = memory_->Reserve(nbytes);
+  if (!reserved && !running_ && !Change(shape, chosen, nbytes)) memory_->RaiseRefusal(nbytes);
   std::ranges::copy(rungs, wanted_.begin());
-  if (abandoned_ && has_room) rung_ = chosen;
+  if (abandoned_ && reserved) rung_ = chosen;
   // Of several shapes another one may have to give memory back.
   const bool others = shapes_.size() > 1 && nbytes < nbytes_;
   if (running_ && (chosen < rung_ || others)) {

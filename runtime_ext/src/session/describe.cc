@@ -239,12 +239,12 @@ std::string DescribeState(const Shapes& shapes, const Session::State& state) {
       {"restarts", Int(stats.restarts)},
       {"latency_ms", stats.latency_s * 1e3},
       {"stall_ms", stats.stall_s * 1e3},
-      {"read_ms", stats.read_s * 1e3},
-      {"bytes_read", Int(stats.bytes_read)},
-      {"reads", Int(stats.reads)},
-      {"prepared_bytes", Int(stats.prepared_bytes)},
-      {"prepare_ms", stats.prepare_s * 1e3},
-      {"help_ms", stats.help_s * 1e3},
+      {"read_ms", SecondsOf(stats.loads.busy_ns) * 1e3},
+      {"bytes_read", Int(stats.loads.bytes)},
+      {"reads", Int(stats.loads.reads)},
+      {"prepared_bytes", Int(stats.loads.prepared_bytes)},
+      {"prepare_ms", SecondsOf(stats.loads.prepare_ns) * 1e3},
+      {"help_ms", SecondsOf(stats.loads.help_ns) * 1e3},
       {"total_bytes_read", Int(stats.total_bytes_read)},
   });
 }

@@ -180,14 +180,11 @@ Trace Session::trace() {
 void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs) {
   const auto start = Clock::now();
   RequireThisProcess();
-  const std::lock_guard lock(mutex_);
   const Fit fit = FitOf(inputs);
   const Program& used = programs_[fit.shape];
   for (size_t i = 0; i < inputs.size(); ++i) CheckTensor(used.inputs[i].name, fit.input(used, i), *inputs[i], used.on_cuda);
   for (size_t i = 0; i < outputs.size(); ++i)
     if (outputs[i] != nullptr) CheckTensor(used.outputs[i].name, fit.output(used, i), *outputs[i], used.on_cuda);
-  valid_rows_ = fit.valid_rows.value_or(CallTable::kAllRows);
-  if (fit.shape != shape_) Settle();
 
   const auto on_device = [](const DLTensor* tensor) { return tensor != nullptr && tensor->device.device_type != kDLCPU; };
   const bool awaits = std::ranges::any_of(inputs, on_device) || std::ranges::any_of(outputs, on_device);
@@ -212,6 +209,7 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
     }
   };
   ArenaUse use(*this, fit.shape);
+  valid_rows_ = fit.valid_rows.value_or(CallTable::kAllRows);
   Infer(use, start, take_inputs, give_outputs);
 }
 
@@ -231,9 +229,6 @@ tvm::ffi::Tensor Session::NewOutput(size_t index) {
 }
 
 void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) {
-  RequireThisProcess();
-  const std::lock_guard lock(mutex_);
-  valid_rows_ = CallTable::kAllRows;
   std::vector<std::vector<std::byte>> beside;  // for an arena that this process does not see
   const auto places = [&](const std::vector<Port>& ports) {
     std::vector<DLTensor> tensors;
@@ -253,6 +248,7 @@ void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) 
     drain(tensors);
   };
   ArenaUse use(*this);
+  valid_rows_ = CallTable::kAllRows;
   // Nothing is read meanwhile: the time that filling takes must not hide any of the inference's.
   if (fill) take();
   bool filled = true;
@@ -265,17 +261,12 @@ void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) 
 }
 
 void Session::TakeShape(size_t shape) {
-  RequireThisProcess();
-  const std::lock_guard lock(mutex_);
   if (shape >= programs_.size()) RaiseError("InputError", "there is no shape ", shape, ": the network has ", programs_.size());
-  if (shape != shape_) Settle();
-  ArenaUse use(*this, shape);
+  const ArenaUse use(*this, shape);
 }
 
 double Session::Warm() {
   const auto start = Clock::now();
-  RequireThisProcess();
-  const std::lock_guard lock(mutex_);
   ArenaUse use(*this);
   while (!TryWarm()) use.Switch();
   return SecondsSince(start);
@@ -296,9 +287,7 @@ bool Session::TryWarm() {
 }
 
 double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
-  RequireThisProcess();
-  const std::lock_guard lock(mutex_);
-  ArenaUse use(*this);
+  const ArenaUse use(*this);
   if (current().weights.data_nbytes == 0) Raise("InputError", "the network has no weights to read");
   const std::span<std::byte> room = RoomBesideStates();
   if (room.size() < kPage) Raise("InputError", "beside its states the arena has no room to read to");
@@ -311,9 +300,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
 }
 
 DeviceRates Session::MeasureDevice() {
-  RequireThisProcess();
-  const std::lock_guard lock(mutex_);
-  ArenaUse use(*this);
+  const ArenaUse use(*this);
   loader_->GiveUp();  // reads for the next inference, and copies, may be in flight
   return processor_->MeasureRates();
 }
@@ -329,15 +316,10 @@ void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, 
   if (trace_) trace_->whole = {NsOf(start), NsOf(end)};
   const std::lock_guard lock(state_mutex_);
   ++stats_.runs;
-  made_ += loader_->counts();
-  const Loader::Counts counts = std::exchange(made_, {});
-  stats_.bytes_read = counts.bytes + fetched_.bytes;
-  stats_.reads = counts.reads + fetched_.reads;
-  stats_.prepared_bytes = counts.prepared_bytes;
-  stats_.prepare_s = static_cast<double>(counts.prepare_ns) * 1e-9;
-  stats_.help_s = static_cast<double>(counts.help_ns) * 1e-9;
+  stats_.loads = std::exchange(made_, {});
+  stats_.loads += loader_->counts();
+  stats_.loads += fetched_;
   stats_.stall_s = stall_s;
-  stats_.read_s = static_cast<double>(counts.busy_ns) * 1e-9;
   stats_.latency_s = std::chrono::duration<double>(end - start).count();
 }
 

@@ -64,14 +64,8 @@ struct SessionStats {
   uint64_t total_bytes_read = 0;  // with loads that were read ahead and then given up
   uint64_t restarts = 0;  // inferences begun anew because the budget shrank
   // of the last inference that succeeded
-  uint64_t bytes_read = 0;
-  uint64_t reads = 0;
-  uint64_t prepared_bytes = 0;  // of weights in the kernels' form, made of read bytes
-  double prepare_s = 0;         // by the loader, also ahead of the inference
-  double help_s = 0;            // by steps that waited
+  Loader::Counts loads;  // also ahead of it; and of rows that it fetched, and of shared weights that were made before
   double stall_s = 0;    // the steps waited for loads, or helped
-  double read_s = 0;     // reads were in flight, also ahead of the inference, until the loader noted their ends: with preparing
-                         // meanwhile
   double latency_s = 0;  // from the call to the outputs, copies included; in place: from inputs to outputs
 };
 
@@ -213,7 +207,9 @@ class Session {
   }
   // The byte of `nbytes` of memory at which these bytes of a rung begin. Those of all shapes end together: kept weights that are the
   // same have the same place then, mostly.
-  uint64_t BeginOf(size_t shape, size_t rung, uint64_t nbytes) const noexcept { return lane_ && programs_.size() == 1 ? 0 : nbytes - NbytesOf(shape, rung); }
+  uint64_t BeginOf(size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept {
+    return nbytes - (NbytesOf(shape, rung) - sharing.freed());
+  }
   std::byte* PlaceOf(const Port& port) const noexcept;
   std::vector<StateBlocks> CheckStates(std::span<const DLTensor* const> tensors, bool parts) const;
   // Uses the arena during its lifetime; a switch that was requested meanwhile happens at the end.
@@ -233,20 +229,21 @@ class Session {
   bool FetchRows(const RowsFetch& fetch);  // false: interrupted; throws StorageError
   std::vector<size_t> RungsFor(uint64_t budget) const;  // of all shapes
   Fit FitOf(std::span<const DLTensor* const> inputs) const;
-  // While state_mutex_ is held and no inference runs. Throws BudgetError, and changes nothing.
+  // Another shape, on the rung that is wanted. While state_mutex_ is held, no inference runs, and the memory is that for the budget.
+  // Throws BudgetError, and changes nothing.
   void UseShape(size_t shape);
-  // Weights of the held rung that are there.
+  // Weights that are there, at the addresses of a rung; and states.
   struct Held {
-    bool any = false, prepared = false;  // prepared: also those that a second inference prepares
+    size_t rung;
+    bool any, prepared;  // prepared: also those that a second inference prepares
   };
-  Held HeldNow() const noexcept { return abandoned_ ? abandoned_held_ : Held{loader_->Filled() || loader_->Settles(), loader_->Filled()}; }
+  Held HeldNow() const noexcept { return abandoned_.value_or(Held{rung_, loader_->Filled() || loader_->Settles(), loader_->Filled()}); }
   // Of what is there, what a plan keeps, too. `states` are always carried: no moves are theirs alone.
   Carry CarryTo(const Held& held, const PlacedRung& next, const Carried& states) const noexcept;
   Carried StatesTo(const PlacedRung& next) const noexcept;  // nothing if nobody has written any
   // While state_mutex_ is held and no kernel runs: uses another plan and size of memory, with all that both plans keep. `sharing`: the
   // plan's, if it changes. False: there is no room, and the plan in use goes on.
   bool Change(size_t shape, size_t rung, uint64_t nbytes, Sharing* sharing = nullptr) noexcept;
-  void Settle();  // weights that the first inference left to be prepared: they can stay then
   // Calls with each state and its place in the arena, between inferences.
   template <typename Function>
   void ForStates(const Function& function);
@@ -255,7 +252,7 @@ class Session {
   void CommitStates() noexcept;  // after an inference: the next one reads the new states
   void TakeBack() noexcept;  // exchanged bytes, after an incomplete inference, while its values are in the arena
   PlacedRung PlacedAt(size_t shape, size_t rung, const Sharing& sharing, uint64_t nbytes) const noexcept;  // in memory of so many bytes
-  PlacedRung PlacedNow() const noexcept { return PlacedAt(shape_, held_rung_, sharing_, nbytes_); }  // where everything lies
+  PlacedRung PlacedNow() const noexcept { return PlacedAt(shape_, abandoned_ ? abandoned_->rung : rung_, sharing_, nbytes_); }  // where everything lies
   Carried States() const noexcept;  // all, where they lie in memory; no bytes if there are none
   // Uses a rung for which the arena has room; the loader is idle. No weights are in the arena but those of carry_.
   void Use(size_t rung) noexcept;
@@ -265,9 +262,6 @@ class Session {
   void NoteLoads(std::span<const Operation> operations) noexcept;  // into the trace
   // After the last step, or an interruption. False: interrupted, and loading is given up. Throws as Loader::Finish does.
   bool EndLoads(bool done);
-  // While state_mutex_ is held: makes sure that a switch to this rung cannot fail. False: this is known only when the inference
-  // in progress has ended. Throws BudgetError, and changes nothing.
-  bool MakeRoom(size_t rung, uint64_t nbytes);
   // Both while state_mutex_ is held and no kernel runs.
   void SwitchToWanted() noexcept;
   bool Abandon() noexcept;  // the arena's memory, without waiting for reads; false: reads must end first
@@ -309,20 +303,16 @@ class Session {
   std::vector<size_t> wanted_;  // by shape: the rungs to be used as soon as possible
   size_t rung_;    // the rung in use
   uint64_t nbytes_ = 0;  // of the memory
-  size_t held_rung_ = 0;  // the rung at whose addresses everything lies that stays
   bool states_written_ = false;
   int64_t valid_rows_ = CallTable::kAllRows;  // of the inference
   uint32_t exchanged_ = 0;  // the steps before this one may have exchanged bytes of states, in the inference that runs
-  struct {
-    uint64_t bytes = 0, reads = 0;
-  } fetched_;  // rows, in the inference that runs
-  Loader::Counts made_;  // of shared weights, for the next inference
+  Loader::Counts fetched_;  // of rows, in the inference that runs
+  Loader::Counts made_;     // of shared weights, for the next inference
   std::atomic<uint64_t> fetched_total_{0};  // bytes, since the session was opened
   bool replays_ = false;  // the processor replays, and no call of the rung has to be checked before
   bool crowded_ = false;  // the loader has no core of its own
-  bool abandoned_ = false;  // the arena still has the size of an earlier rung, but only the memory of bytes that stay
-  Held abandoned_held_;            // when that happened
-  std::vector<Carried> left_;      // those bytes, by `from`
+  std::optional<Held> abandoned_;  // what the arena holds of an earlier rung, whose size it still has: only the memory of `left_`
+  std::vector<Carried> left_;      // bytes that stay, by `from`
   Carry carry_;                    // that the tapes in use reckon with
   std::unique_ptr<SessionMemory> memory_;
   const Shareables shareables_;  // in a lane

@@ -1,6 +1,5 @@
 // Weights that a session makes where other sessions read them, too.
 #include <algorithm>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -87,9 +86,7 @@ class MakingTape {
 }  // namespace
 
 void Session::MakeShared(uint64_t shareable) {
-  RequireThisProcess();
-  const std::lock_guard lock(mutex_);
-  ArenaUse use(*this);
+  const ArenaUse use(*this);
   std::byte* const place = sharing_.PlaceOf(shareable);
   if (place == nullptr) RaiseError("InputError", "the weights ", shareable, " are not shared");
   const Shareable& one = shareables_.all[shareable];

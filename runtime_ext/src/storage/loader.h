@@ -34,8 +34,8 @@ class Loader {
   struct Counts {
     uint64_t bytes = 0;
     uint64_t reads = 0;   // reads of the file, at most one chunk each
-    int64_t busy_ns = 0;  // in which a read was in flight
-    uint64_t prepared_bytes = 0;
+    int64_t busy_ns = 0;  // in which a read was in flight, until the loader noted its end: with preparing meanwhile
+    uint64_t prepared_bytes = 0;  // of weights in the kernels' form, made of read bytes
     int64_t prepare_ns = 0;  // of the loader
     int64_t help_ns = 0;     // of threads that waited
 

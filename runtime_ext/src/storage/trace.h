@@ -13,6 +13,8 @@ inline int64_t MonotonicNs() noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+inline double SecondsOf(int64_t ns) noexcept { return static_cast<double>(ns) * 1e-9; }
+
 struct Span {
   int64_t begin = 0, end = 0;  // MonotonicNs; both 0: did not happen
 };
