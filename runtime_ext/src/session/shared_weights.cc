@@ -13,75 +13,42 @@ namespace {
 
 constexpr uint64_t kMostRead = 1 << 20;  // two are in flight
 
-// Stored bytes that are read at a time, and the blocks that are made of them where they are prepared.
-struct PieceOfFile {
-  FileRange range;
-  uint32_t first = 0, count = 0;
-
-  uint64_t page() const { return range.begin / kPage * kPage; }
-  uint64_t nbytes() const { return RoundUp(range.end, kPage) - page(); }
-};
-
-std::vector<PieceOfFile> Cut(const Layer& layer, uint64_t most) {
+// Pairs that make the weights from address `room` on: a read of stored bytes to before that address, in turns to either half where
+// both are large enough, and a copy or preparation of these bytes. Each read is followed by a step.
+std::vector<Operation> OperationsFor(const Shareable& shareable, const Layer& layer, uint64_t room) {
   const LayerWeights& weights = *layer.weights;
-  std::vector<PieceOfFile> pieces;
-  if (!weights.preparation) {
-    const uint64_t end = weights.offset + weights.stored_nbytes();
-    for (uint64_t at = weights.offset; at < end; at = pieces.back().range.end)
-      pieces.push_back({{at, std::min(end, at / kPage * kPage + most / kPage * kPage)}});
-    return pieces;
-  }
-  const auto piece = [&](uint32_t first, uint32_t count) { return PieceOfFile{StoredRange(layer, first, count), first, count}; };
-  for (uint32_t first = 0; first < weights.blocks; first += pieces.back().count) {
-    uint32_t count = 1;
-    while (first + count < weights.blocks && piece(first, count + 1).nbytes() <= most) ++count;
-    pieces.push_back(piece(first, count));
-  }
-  return pieces;
-}
-
-// Makes the weights from address `room` on. Pieces are read into the bytes before, in turns to either half where both are large enough; a
-// step takes the digest of a piece.
-class MakingTape {
- public:
-  MakingTape(const Shareable& shareable, const Layer& layer, uint64_t room) {
-    const bool halves = room / 2 >= shareable.room;
-    const uint64_t most = halves ? std::min(std::max(kMostRead, shareable.room), room / 2 / kPage * kPage) : room;
-    for (const PieceOfFile& piece : Cut(layer, most)) {
-      const auto number = static_cast<int32_t>(pieces_.size());
-      const uint64_t to = halves && number % 2 == 1 ? most : 0, stored = to + (piece.range.begin - piece.page());
-      Operation read{.after = std::max(0, halves ? number - 1 : number), .from = piece.page(), .to = to, .nbytes = piece.nbytes()};
-      Operation make{.kind = Operation::Kind::kCopy, .after = read.after, .from = stored, .from_nbytes = piece.range.nbytes()};
-      if (piece.count == 0) {
-        make.to = room + (piece.range.begin - layer.weights->offset);
-        make.nbytes = make.from_nbytes;
-      } else {
-        make.kind = Operation::Kind::kPrepare;
-        make.to = room + piece.first * layer.weights->block_nbytes;
-        make.nbytes = piece.count * layer.weights->block_nbytes;
-        make.layer = shareable.layer, make.first = piece.first, make.count = piece.count;
-      }
-      read.load = make.load = static_cast<uint32_t>(number);
-      operations_.insert(operations_.end(), {read, make});
-      need_.push_back(static_cast<uint32_t>(operations_.size()) - 1);
-      pieces_.push_back({piece.range, stored});
-    }
-    steps_.resize(pieces_.size());
-  }
-
-  struct Piece {
-    FileRange range;
-    uint64_t at;  // where it is read to
+  const bool halves = room / 2 >= shareable.room;
+  const uint64_t most = halves ? std::min(std::max(kMostRead, shareable.room), room / 2 / kPage * kPage) : room;
+  const auto pages_of = [](const FileRange& stored) { return FileRange{stored.begin / kPage * kPage, RoundUp(stored.end, kPage)}; };
+  std::vector<Operation> operations;
+  const auto add = [&](const FileRange& stored, const Operation& made) {
+    const auto number = static_cast<int32_t>(operations.size() / 2);
+    const FileRange pages = pages_of(stored);
+    Operation read{.after = std::max(0, halves ? number - 1 : number), .from = pages.begin, .to = halves && number % 2 == 1 ? most : 0};
+    read.nbytes = pages.nbytes();
+    Operation make = made;
+    make.after = read.after;
+    make.from = read.to + (stored.begin - pages.begin);
+    make.from_nbytes = stored.nbytes();
+    read.load = make.load = static_cast<uint32_t>(number);
+    operations.insert(operations.end(), {read, make});
   };
-  const std::vector<Piece>& pieces() const { return pieces_; }
-  Tape tape() const { return {operations_, steps_, need_}; }
-
- private:
-  std::vector<Piece> pieces_;
-  std::vector<Operation> operations_;
-  std::vector<Step> steps_;
-  std::vector<uint32_t> need_;
-};
+  const uint64_t block = weights.block_nbytes, all = weights.offset + weights.stored_nbytes();
+  if (!weights.preparation) {
+    for (uint64_t at = weights.offset, end; at < all; at = end) {
+      end = std::min(all, at / kPage * kPage + most);
+      add({at, end}, {.kind = Operation::Kind::kCopy, .to = room + (at - weights.offset), .nbytes = end - at});
+    }
+    return operations;
+  }
+  for (uint32_t first = 0, count; first < weights.blocks; first += count) {
+    for (count = 1; first + count < weights.blocks && pages_of(StoredRange(layer, first, count + 1)).nbytes() <= most;) ++count;
+    Operation make{.kind = Operation::Kind::kPrepare, .to = room + first * block, .nbytes = count * block};
+    make.layer = shareable.layer, make.first = first, make.count = count;
+    add(StoredRange(layer, first, count), make);
+  }
+  return operations;
+}
 
 }  // namespace
 
@@ -92,21 +59,22 @@ void Session::MakeShared(uint64_t shareable) {
   const Shareable& one = shareables_.all[shareable];
   const Layer& layer = current().layers[one.layer];
   const uint64_t room = current().rungs[rung_].working;
-  const MakingTape making(one, layer, room);
+  const std::vector<Operation> operations = OperationsFor(one, layer, room);
   const OtherTapes other(*this);
   now().preparer.Use(Places(lane_.base, place, room));
-  loader_->Open({.first = making.tape()}, Places(lane_.base, place, room), room, {}, &now().preparer);
+  loader_->Open({.first = {.operations = operations}}, Places(lane_.base, place, room), room, {}, &now().preparer);
   loader_->Start();
 
   Blake2b digest;
   uint64_t digested = layer.weights->offset;
   bool done = true;
-  for (uint32_t i = 0; done && i < making.pieces().size(); ++i) {
-    done = loader_->Await(making.tape().need[i]);
-    const auto& [range, at] = making.pieces()[i];
-    if (done && digested < range.end) digest.Update(lane_.base + at + (digested - range.begin), range.end - digested);
-    digested = std::max(digested, range.end);
-    loader_->Computed(i + 1);
+  for (uint32_t i = 0; done && i < operations.size(); i += 2) {
+    done = loader_->Await(i + 1);
+    const Operation &read = operations[i], &make = operations[i + 1];
+    const uint64_t begin = read.from + (make.from - read.to), end = begin + make.from_nbytes;
+    if (done && digested < end) digest.Update(lane_.base + make.from + (digested - begin), end - digested);
+    digested = std::max(digested, end);
+    loader_->Computed(i / 2 + 1);
   }
   if (!done || !loader_->Finish()) RaiseInterrupted("shared weights were made");
   made_ += loader_->counts();
