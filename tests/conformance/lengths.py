@@ -86,6 +86,9 @@ def _tested(case: Case, model: onnx.ModelProto, axes: Mapping[str, tuple[str, ..
     if any(found[name].ndim != own[name].ndim or found[name].dtype != own[name].dtype for name in found):
         return None
     floats = [value for value in found.values() if value.size and value.dtype.kind == "f"]
+    exact = all(np.isfinite(value).all() for value in own.values() if value.dtype.kind == "f")
+    if exact and not all(np.isfinite(value).all() for value in floats):
+        return None  # numbers that the reference implementation alone cannot hold, as of log(exp(x))
     largest = max((float(np.nan_to_num(np.abs(value.astype("f8")), posinf=0).max()) for value in floats), default=0.0)
     return replace(case, inputs=inputs, outputs=found, atol=max(case.atol, _NOISE * largest))
 
