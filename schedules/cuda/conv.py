@@ -64,8 +64,10 @@ def kernel(spec: ConvSpec, tile: BlockTile, architecture: Architecture) -> tirx.
 
     scratch = scratch_of(spec, tile)
     function = layer_function(spec, panel, emit, scratch, in_place=spec.tensors > 0)
-    # Without registers for loads a multiprocessor holds two such blocks, by threads with 128 registers each.
+    # Without registers for loads a multiprocessor holds two such blocks, by threads with 128 registers each; the tensors of an
+    # epilogue would be two registers too many.
     is_light = architecture.fetches and not panel.narrow and spec.kernel != (1, 1) and spec.group_in % tile.depth == 0
+    is_light = is_light and not spec.tensors
     return function.with_attr(RESIDENT, 2 * tile.threads) if is_light and tile.threads == _LARGEST else function
 
 
