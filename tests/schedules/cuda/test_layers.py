@@ -89,17 +89,19 @@ def test_panels_that_are_too_short_are_read_beyond_their_end(emulator):
     ("spec", "family", "block"),
     [
         (ConvSpec(1, 1, 1, 512, 1000), "gemv", 16),
-        (ConvSpec(1, 56, 56, 64, 64, (3, 3), padding=SAME), "direct", 32),
+        (ConvSpec(1, 56, 56, 64, 64, (3, 3), padding=SAME), "direct", 64),  # whose blocks may share products
         (ConvSpec(1, 14, 14, 96, 96, (3, 3), padding=SAME, groups=96), "depthwise", 32),
         (ConvSpec(1, 14, 14, 128, 128, (3, 3), padding=SAME, groups=32), "grouped", 32),
         (ConvSpec(1, 112, 112, 128, 128, (3, 3), padding=SAME, groups=4), "direct", 32),
     ],
 )
 def test_layers_get_the_family_that_fits(spec, family, block):
-    (candidate,) = candidates(spec, Gpu(ORIN))
-    assert (candidate.family, candidate.panel.block) == (family, block)
-    assert candidate.panel.groups * candidate.panel.blocks_per_group == candidate.panel.blocks
-    assert candidate.build().attrs is not None
+    first, *others = candidates(spec, Gpu(ORIN))
+    assert (first.family, first.panel.block, first.scratch_nbytes) == (family, block, 0)
+    assert first.panel.groups * first.panel.blocks_per_group == first.panel.blocks
+    # Of the same stored weights, and faster for its scratch.
+    assert all(other.panel == first.panel and other.scratch_nbytes > 0 and other.work < first.work for other in others)
+    assert all(candidate.build().attrs is not None for candidate in (first, *others))
 
 
 def test_results_may_lie_over_an_operand_where_no_blocks_overlap():
