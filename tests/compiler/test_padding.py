@@ -7,7 +7,8 @@ import pytest
 
 from flexcomp.compiler.builder import prepare_shapes
 from flexcomp.compiler.options import options_of
-from flexcomp.compiler.padding import _derived, trials_of
+from flexcomp.compiler.output_extents import derived
+from flexcomp.compiler.padding import trials_of
 from flexcomp.errors import InputError
 from flexcomp.network import PaddedRows, ValidRows
 from flexcomp.runtime import Derived
@@ -88,14 +89,14 @@ def test_rules_of_lengths_are_found(rule, most):
         asked.append(extents["n"])
         return wanted(extents["n"])
 
-    found = _derived([{"n": most}, {"n": 201}], size)
+    found = derived([{"n": most}, {"n": 201}], size)
     assert all(found(n) == wanted(n) for n in range(201, most + 1))
     assert len(set(asked)) <= 40, "each length is a network to import"
 
 
 def test_lengths_that_follow_no_rule_have_none():
     for size in (lambda n: n * n, lambda n: 2 * n // 3, lambda n: 7 - n, lambda n: n + (n < 30)):
-        assert _derived([{"n": 64}, {"n": 8}], lambda extents: size(extents["n"])) is None  # noqa: B023
+        assert derived([{"n": 64}, {"n": 8}], lambda extents: size(extents["n"])) is None  # noqa: B023
 
 
 def test_an_output_of_other_lengths_cannot_be_cut():
