@@ -3,8 +3,8 @@
 // Threads are fibers here. A fiber stops before each of its steps, which are the operations on Atomic, so that between two
 // stops it does one of them and what it does alone. All memory that fibers share and their stacks are one state: from each
 // state every fiber that may go is tried, from a copy of the state, and a state that was there before is left at once.
-// An operation that changes nothing is no step where no other fiber changes that Atomic: it finds the same whenever it is done.
-// Such Atomics are assumed until a fiber is seen to change one that another took for its own; then all begins anew.
+// An operation that changes nothing is no step where no other fiber that goes on changes that Atomic: it finds the same whenever it
+// is done. Such Atomics are assumed until a fiber is seen to change one that another took for its own; then all begins anew.
 // Nor is it a step to wake nobody: whoever falls asleep later could as well have seen what changed since, and not slept.
 // What is found: a failed Require, and states from which nobody can go on. Operations take effect in one order for all;
 // what weaker memory orders allow besides is not explored.
@@ -38,6 +38,7 @@ struct Fiber {
   bool (*may_go)(const void*);     // or until this says so, if there is one
   const void* asked;
   int options, option;             // in how many ways it may go on, and which was taken
+  bool alone;                      // its step is nobody else's
   const char* doing;
   const void* with;
   jmp_buf context;  // last: signals, in its end, are no part of the state
@@ -62,33 +63,35 @@ inline void* Allocate(size_t nbytes) {
   return shared + std::exchange(shared_nbytes, shared_nbytes + nbytes);
 }
 
-// Not of the state: the fibers, as bits, that were seen to change an Atomic, and those that took it for their own.
+// Not of the state: the fibers, as bits, that were seen to change an Atomic, and for each fiber those that took it for unchanged by
+// that one, which had not ended.
 struct Users {
-  uint8_t changers, owners;
+  uint8_t changers, owners[kMostFibers];
 };
 inline Users users[kSharedNbytes / alignof(uint32_t)];
 inline void Disown() {
-  for (Users& of : users) of.owners = 0;
+  for (Users& of : users) std::memset(of.owners, 0, sizeof(of.owners));
 }
 inline bool shared_after_all = false;
 
 inline Users& UsersOf(const void* atomic) {
   return users[static_cast<size_t>(static_cast<const char*>(atomic) - shared) / alignof(uint32_t)];
 }
-// Whether nobody but the fiber that runs changes it.
+// Whether nobody but the fiber that runs will change it.
 inline bool IsOwn(const void* atomic) {
   if (current < 0) return true;
   Users& of = UsersOf(atomic);
-  if ((of.changers & ~(1 << current)) != 0) return false;
-  of.owners |= 1 << current;
+  for (int i = 0; i < kMostFibers; ++i)
+    if ((of.changers >> i & 1) != 0 && i != current && !(i < fiber_count && fibers[i].done)) return false;
+  for (int i = 0; i < kMostFibers; ++i)
+    if (!(i < fiber_count && fibers[i].done)) of.owners[i] |= 1 << current;
   return true;
 }
 inline void Change(const void* atomic) {
   if (current < 0) return;
   Users& of = UsersOf(atomic);
   of.changers |= 1 << current;
-  shared_after_all |= (of.owners & ~(1 << current)) != 0;
-  of.owners &= 1 << current;
+  shared_after_all |= (of.owners[current] & ~(1 << current)) != 0;
 }
 
 struct Taken {
@@ -135,6 +138,15 @@ inline int At(const char* doing, const void* with = nullptr, int options = 1) {
   fibers[current].options = options;
   Yield();
   return std::exchange(fibers[current].option, 0);
+}
+
+// The way to take, of so many, where that is up to nothing that others do and what follows, to the next step, is done alone: the
+// step could as well come before those of others, and no other fiber is tried first.
+inline int Choose(const char* doing, int options) {
+  fibers[current].alone = current >= 0;
+  const int option = At(doing, nullptr, options);
+  fibers[current].alone = false;
+  return option;
 }
 
 // Stops until the condition holds, which looks at the state only. Returns the way to take, of so many.
@@ -214,6 +226,10 @@ void Parts(const Visit& visit, const VisitStack& visit_stack) {
   for (int i = 0; i < fiber_count; ++i) visit_stack(i, fibers[i].live, StackNbytes(i));
 }
 
+// The scheduler's own: fast, while fibers' code is compiled to be small (_SMALL in test_protocol.py).
+#pragma GCC push_options
+#pragma GCC optimize("O2")
+
 // Sums of products, none of which waits for another. `part` tells parts of the same bytes apart.
 inline uint64_t Sum(uint64_t part, const char* data, size_t nbytes) {
   uint64_t sum = 0, key = 0x9E3779B97F4A7C15 * (part + 1);
@@ -286,7 +302,7 @@ template <typename AtEnd>
 Explored Explore(const AtEnd& at_end) {
   struct Frame {
     size_t saved;  // where its state lies
-    int fiber, option;
+    int fiber, end, option;  // the fibers before `end` are tried
     int came_by;  // the fiber whose step led there
     Sums sums;
   };
@@ -300,13 +316,15 @@ Explored Explore(const AtEnd& at_end) {
   const auto save_stack = [&](int, const char* data, size_t nbytes) { save(data, nbytes); };
   // The state that lies saved from `at` on.
   const auto push = [&](size_t at, int came_by) {
-    frames.push_back({at, 0, 0, came_by, sums});
-    differ = 0;
+    int first = 0, end = fiber_count;
     bool done = true, stuck = true;
     for (int i = 0; i < fiber_count; ++i) {
+      if (fibers[i].alone) first = i, end = i + 1;
       done &= fibers[i].done;
       stuck &= !MayGo(fibers[i]);
     }
+    frames.push_back({at, first, end, 0, came_by, sums});
+    differ = 0;
     if (done) at_end();
     Require(done || !stuck, "nobody can go on");
   };
@@ -333,11 +351,11 @@ Explored Explore(const AtEnd& at_end) {
       differ = 0;
       there = true;
     }
-    while (frame.fiber < fiber_count && !(MayGo(fibers[frame.fiber]) && frame.option < fibers[frame.fiber].options)) {
+    while (frame.fiber < frame.end && !(MayGo(fibers[frame.fiber]) && frame.option < fibers[frame.fiber].options)) {
       ++frame.fiber;
       frame.option = 0;
     }
-    if (frame.fiber == fiber_count) {
+    if (frame.fiber == frame.end) {
       saved.resize(frame.saved);
       differ |= 1u << frame.came_by;
       frames.pop_back();
@@ -373,6 +391,8 @@ Explored Explore(const AtEnd& at_end) {
   explored.states = seen.count();
   return explored;
 }
+
+#pragma GCC pop_options
 
 }  // namespace explore
 

@@ -24,6 +24,7 @@
 #include "storage/loader.h"
 
 using explore::At;
+using explore::Choose;
 using explore::Require;
 using explore::Until;
 using flexcomp::Atomic;
@@ -83,7 +84,7 @@ class Source final : public ByteSource {
     *place = kInFlight;
     reads_.Push({offset / 8 + 1, place});
   }
-  bool Ready() noexcept override { return At("is the read over?", nullptr, 2) == 1; }
+  bool Ready() noexcept override { return Choose("is the read over?", 2) == 1; }
   int End() noexcept override {
     const int outcome = At("end a read", nullptr, world->faults > 0 ? 3 : 1);
     const Read read = reads_.Oldest();
@@ -374,9 +375,9 @@ void WorkElsewhere() {
 
 void RunAll() {
   for (; world->ended < scenario->inferences; ++world->ended) {
-    if (scenario->lane) loader->ReadAhead(At("read ahead?", nullptr, 2) == 1);
+    if (scenario->lane) loader->ReadAhead(Choose("read ahead?", 2) == 1);
     Run((scenario->warm && world->ended == 0) || (scenario->warm_second && world->ended == 1));
-    if (scenario->lane && At("work elsewhere?", nullptr, 2) == 1) WorkElsewhere();
+    if (scenario->lane && Choose("work elsewhere?", 2) == 1) WorkElsewhere();
   }
   Until("close", [] { return world->switched == scenario->switches && world->cancels == scenario->cancels; });
   loader->~Loader();
