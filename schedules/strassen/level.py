@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -13,8 +13,17 @@ from ..tiles import lane
 from ..tiles.emit import Accumulators, maybe_serial, prefetch, prefetch_ahead, vector, zero
 from ..tiles.layer_function import Operands
 from ..tiles.tile import pieces
-from .ways import Strassen
+from .ways import COPIES, PRODUCTS, Strassen
 
+# Of each of the seven products in their order: the sums where its accumulators begin anew, by number, and where they are kept.
+P1, _U2, _U3, ZERO = range(COPIES + 1)
+_BEGINS = (ZERO, None, P1, None, None, ZERO, P1)
+_KEPT = (P1, None, _U2, _U3, None, None, None)
+# The quarter of the result, 2 × row half + channel half, that is complete after it, and the one whose lines are asked for before,
+# two products ahead.
+COMPLETE = (None, 0, None, None, 2, 3, 1)
+ASKED = (0, None, 2, 3, None, 1, None)
+_P5 = 5  # the number of the product S1 T1, part of two quarters
 # Floats of V asked for ahead of their being written: otherwise each store waits for the second-level cache.
 _STORE_AHEAD = 64
 Value = Callable[[int, int, int], tirx.Expr]  # of a register tile, at (row, start, lanes)
@@ -32,30 +41,41 @@ class LevelEmitter:
         self.copy_size = way.rows * way.tile.channels
         self.v_at = T.bind(slot * math.prod(way.scratch[0][1:])) if way.slots > 1 else 0
         self.c_at = T.bind(slot * math.prod(way.scratch[1][1:])) if way.slots > 1 else 0
-        self.acc = Accumulators(way.rows, self.pieces)
 
     def band(self, first_tile) -> None:
         """The pixel tiles from `first_tile` on, for all blocks of the step."""
         raise NotImplementedError
 
-    def tile_sizes(self, low, count, emit: Callable) -> None:
-        """`emit(place, first pixel, pixels)` for `count` pixel tiles from tile `low` on; the last may be an incomplete one."""
+    def tiles(self, low, count, emit: Callable) -> None:
+        """`emit(place, first pixel, pixels, rows)` for `count` pixel tiles from tile `low` on; the last may be an incomplete one.
+
+        `rows` are the pixels of a part, in the last one maybe fewer.
+        """
         way = self.way
-        parts, (small, larger) = way.parts, divmod(way.units, way.tiles)
-        # The first `larger` tiles have a unit more.
-        missing = way.units * parts - way.pixels
-        whole = self.number(tirx.min(count, way.tiles - 1 - low)) if missing and way.tiles > 1 else 0 if missing else count
-        more = self.number(tirx.max(tirx.min(larger - low, whole), 0)) if larger and not _is_zero(whole) else 0
-        if larger and not _is_zero(whole):
-            with maybe_serial(0, more) as i:
-                emit(i, self.number((low + i) * ((small + 1) * parts)), (small + 1) * parts)
-        if not _is_zero(whole):
-            with maybe_serial(0, whole - more) as i:
-                emit(more + i, self.number(((low + more + i) * small + larger) * parts), small * parts)
-        if missing:
-            start = ((way.tiles - 1) * small + larger) * parts
-            with maybe_serial(0, count - whole) as i:
-                emit(whole + i, start, way.pixels - start)
+        small, larger = divmod(way.units, way.tiles)
+        with maybe_serial(0, count) as place:
+            tile = T.bind(low + place)
+            # The first `larger` tiles have a unit more.
+            pixel = self.number((tile * small + (tirx.min(tile, larger) if larger else 0)) * way.parts)
+            rows = self.number(small + tirx.Select(tile < larger, 1, 0)) if larger else small
+            size = rows * way.parts
+            emit(place, pixel, self.number(tirx.min(size, way.pixels - pixel)) if self.is_incomplete else size, rows)
+
+    def of_rows(self, rows, emit: Callable) -> None:
+        """`emit(rows)` with a number, one of the two that `tiles` gives."""
+        if isinstance(rows, int):
+            emit(rows)
+            return
+        with T.If(rows == self.way.rows):
+            with T.Then():
+                emit(self.way.rows)
+            with T.Else():
+                emit(self.way.rows - 1)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the last tile lacks pixels."""
+        return self.way.units * self.way.parts > self.way.pixels
 
     def number(self, value) -> tirx.Expr:
         """A bound number. In kernels that are told how many pixels are valid it lies in memory, on its way to a register: TVM's
@@ -72,13 +92,12 @@ class LevelEmitter:
         self.out_channel = self.number(start) if self.panel.blocks > 1 else 0
         self.panel_at = T.bind(self.w.block_at(offset))
 
-    def pixels(self, pixel, size: int, row) -> list:
+    def pixels(self, pixel, size, rows, row) -> list:
         """Where the input of a row of every part begins; missing last pixels are the last one once more."""
-        part = math.ceil(size / self.way.parts)
-        return [
-            T.bind(self._pixel(pixel + (row if i == 0 else tirx.min(i * part + row, size - 1))))
-            for i in range(self.way.parts)
-        ]
+        def place(part: int):
+            return tirx.min(part * rows + row, size - 1) if part and self.is_incomplete else part * rows + row
+
+        return [T.bind(self._pixel(pixel + place(part))) for part in range(self.way.parts)]
 
     def _pixel(self, pixel):
         """Where an output pixel's input channels begin."""
@@ -116,43 +135,42 @@ class LevelEmitter:
         for start, lanes in pieces(way.depth - whole * self.width, self.width):
             vectors(whole * self.width + start, lanes)
 
-    def seven(self, v_at, panel_at, rows: int, store, before=lambda index: None) -> None:
-        """One level: `store(row half, channel half, value)` of each quarter of the result once complete.
+    def seven(self, v_at, panel_at, rows: int, complete: Callable, before: Callable) -> None:
+        """One level: seven products, each added to the sums where it begins.
 
-        `before(product)` emits code before a product.
+        `before(product)` emits code before a product, `complete(product)` code that takes a complete quarter of the result out of
+        the accumulators.
         """
-        acc = self.acc
+        self.acc = Accumulators(rows, self.pieces)
 
-        def product(index: int) -> None:
-            before(index)
-            self._product(v_at + index * self.way.v_operand, panel_at, index, rows)
+        def emit(product) -> None:
+            before(product)
+            self.begin(rows, product, _BEGINS)
+            left = T.bind(v_at + product * self.way.v_operand)
+            right = T.bind(panel_at + product * (self.way.depth * self.way.tile.channels))
+            self.reduce(rows, right, lambda row, k, lanes: self.v[vector(left + row * self.way.v_row + k, lanes)])
+            when(has(_KEPT, product), lambda: self.keep_sums(entry(_KEPT, product), rows))
+            when(product == _P5, lambda: self._add_kept(rows))
+            when(has(COMPLETE, product), lambda: complete(product))
 
-        acc.fill(rows, lambda start, lanes: zero(lanes))
-        product(0)
-        self._keep(0, rows)
-        product(1)
-        store(0, 0, acc.get)
-        acc.assign(rows, self._kept(0))
-        product(2)
-        self._keep(1, rows)
-        product(3)
-        self._keep(2, rows)
-        product(4)
-        store(1, 0, acc.get)
-        acc.fill(rows, lambda start, lanes: zero(lanes))
-        product(5)
-        u2, u3 = self._kept(1), self._kept(2)
-        store(1, 1, lambda *at: acc.get(*at) + u3(*at))
-        acc.assign(rows, lambda *at: acc.get(*at) + u2(*at))
-        product(6)
-        store(0, 1, acc.get)
+        if self.way.levels > 1:  # in a loop the same products take up to a tenth longer here
+            for product in range(PRODUCTS):
+                emit(product)
+        else:  # LLVM compiles a loop in a third of the time
+            with T.serial(PRODUCTS) as product:
+                emit(product)
 
-    def _product(self, v_at, panel_at, index: int, rows: int) -> None:
-        """Add one product to the accumulators."""
-        way = self.way
-        left = T.bind(v_at)
-        right = T.bind(panel_at + index * way.depth * way.tile.channels)
-        self.reduce(rows, right, lambda row, k, lanes: self.v[vector(left + row * way.v_row + k, lanes)])
+    def _add_kept(self, rows: int) -> None:
+        """The sum that is complete after the product S1 T1, and the one where the next product begins."""
+        acc, u2, u3 = self.acc, self._kept(_U2), self._kept(_U3)
+        self._keep(P1, rows, lambda *at: acc.get(*at) + u2(*at))
+        acc.assign(rows, lambda *at: acc.get(*at) + u3(*at))
+
+    def begin(self, rows: int, product, begins: Sequence[int | None]) -> None:
+        """Set the accumulators, if a product begins anew: to zero, or to sums that were kept."""
+        number = entry(begins, product)
+        when(has(begins, product) & (number != ZERO), lambda: self.acc.assign(rows, self._kept(number)))
+        when(number == ZERO, lambda: self.acc.fill(rows, lambda start, lanes: zero(lanes)))
 
     def reduce(self, rows: int, right, left: Callable[..., tirx.Expr]) -> None:
         """Add the product of so many rows `left(row, k, lanes)` and the weights at `right` to the accumulators."""
@@ -171,36 +189,42 @@ class LevelEmitter:
         """Where a vector of a register tile lies that begins at `at`."""
         return vector(at + row * self.way.tile.channels + start, lanes)
 
-    def prefetch_kept(self, at, rows: int) -> None:
-        """Ask for the lines of a register tile that is about to be stored."""
-        prefetch(self.c, at, rows * self.way.tile.channels, write=True)
-
     def keep_at(self, at, rows: int, value: Value) -> None:
         """Store a register tile."""
         for row in range(rows):
             for start, lanes in self.pieces:
                 T.buffer_store(self.c, value(row, start, lanes), [self._copy(at, row, start, lanes)])
 
-    def _keep(self, number: int, rows: int) -> None:
-        self.keep_at(self.c_at + number * self.copy_size, rows, self.acc.get)
+    def keep_sums(self, number, rows: int) -> None:
+        """Keep the accumulators."""
+        self._keep(number, rows, self.acc.get)
 
-    def _kept(self, number: int) -> Value:
-        at = self.c_at + number * self.copy_size
+    def _keep(self, number, rows: int, value: Value) -> None:
+        self.keep_at(T.bind(self.c_at + number * self.copy_size), rows, value)
+
+    def _kept(self, number) -> Value:
+        at = T.bind(self.c_at + number * self.copy_size)
         return lambda row, start, lanes: self.c[self._copy(at, row, start, lanes)]
+
+    def prefetch_kept(self, at, rows) -> None:
+        """Ask for the lines of so many rows of a register tile that is about to be stored."""
+        channels = self.way.tile.channels
+        with T.serial(rows) as row:
+            prefetch(self.c, at + row * channels, channels, write=True)
 
     def _place(self, pixel, channel):
         """Where a channel of the block of an output pixel lies, in the output and in the epilogue's tensors alike."""
         return pixel * self.spec.y_stride + (self.spec.y_start + self.out_channel) + channel
 
-    def prefetch(self, pixel, rows: int, channel: int, channels: int) -> None:
+    def prefetch(self, pixel, rows, channel, channels: int) -> None:
         """Ask for the lines of `rows` pixels: operands of the epilogue, and results."""
-        for row in range(rows):
+        with T.serial(rows) as row:
             place = T.bind(self._place(pixel + row, channel))
             for tensor in self.tensors:
                 prefetch(tensor, place, channels, level=2)
             prefetch(self.y, place, channels, write=True, level=2)
 
-    def finish(self, pixel, channel: int, lanes: int, value) -> None:
+    def finish(self, pixel, channel, lanes: int, value) -> None:
         """Bias, epilogue and store of a vector of a pixel, from channel `channel` of the block on."""
         spec = self.spec
         place = vector(self._place(pixel, channel), lanes)
@@ -213,8 +237,28 @@ class LevelEmitter:
         T.buffer_store(self.y, result, [place])
 
 
-def _is_zero(value) -> bool:
-    return isinstance(value, int) and value == 0
+def entry(table: Sequence[int | None], index) -> tirx.Expr | int:
+    """The number in a table at an index, of numbers below 16; 0 where there is none."""
+    numbers = [number or 0 for number in table]
+    if isinstance(index, int):
+        return numbers[index]
+    packed = sum(number << 4 * place for place, number in enumerate(numbers))
+    return T.bind(tirx.min((tirx.const(packed, "int32") >> (index * 4)) % 16, max(numbers)))  # an analyzer sees the range
+
+
+def has(table: Sequence[int | None], index) -> tirx.Expr | bool:
+    """Whether a table has a number at an index."""
+    there = [int(number is not None) for number in table]
+    return bool(there[index]) if isinstance(index, int) else entry(there, index) > 0
+
+
+def when(condition: tirx.Expr | bool, emit: Callable[[], None]) -> None:
+    """`emit()` for this condition only."""
+    if not isinstance(condition, bool):
+        with T.If(condition), T.Then():
+            emit()
+    elif condition:
+        emit()
 
 
 def _left(product: int, part: Callable[[int, int], tirx.Expr]) -> tirx.Expr:

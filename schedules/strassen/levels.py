@@ -7,12 +7,13 @@ import math
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..tiles.emit import maybe_serial, vector, zero
-from .level import LevelEmitter
+from ..tiles.emit import Accumulators, vector
+from .level import ASKED, COMPLETE, P1, ZERO, LevelEmitter, entry, has, when
 from .ways import COPIES, FEW_PIXELS, PRODUCTS
 
-# The quarter of a result that is complete after a product.
-_KEPT_AFTER = {1: 0, 4: 2, 5: 3, 6: 1}
+# Of the four products of a tile without any savings: which of the seven have their weights, the half of the input's channels that
+# they multiply, where they begin, and the half of the result's channels that is complete after them.
+_PLAIN, _PLAIN_HALF, _PLAIN_BEGINS, _PLAIN_COMPLETE = (0, 1, 5, 6), (0, 1, 0, 1), (ZERO, None, P1, None), (None, 0, None, 1)
 
 
 class OneLevel(LevelEmitter):
@@ -21,19 +22,19 @@ class OneLevel(LevelEmitter):
     def band(self, first_tile) -> None:
         way = self.way
         tiles = T.bind(tirx.min(way.groups, way.tiles - first_tile)) if way.tiles % way.groups else way.groups
-        self.tile_sizes(first_tile, tiles, self._operands)
+        self.tiles(first_tile, tiles, self._operands)
         with T.serial(self.count) as offset:
             self.block(offset)
-            self.tile_sizes(first_tile, tiles, self._products)
+            self.tiles(first_tile, tiles, self._products)
 
     def valid_band(self, first_tile, tiles, start, left) -> None:
         """So many tiles, and `left` pixels from pixel `start` on by eight products."""
-        self.tile_sizes(first_tile, tiles, self._operands)
+        self.tiles(first_tile, tiles, self._operands)
         large = self.way.rows
         few = min(FEW_PIXELS, large)
         with T.serial(self.count) as offset:
             self.block(offset)
-            self.tile_sizes(first_tile, tiles, self._products)
+            self.tiles(first_tile, tiles, self._products)
             tall = T.bind(left // large)
             with T.serial(tall) as i:
                 self._plain(start + i * large, large)
@@ -42,86 +43,87 @@ class OneLevel(LevelEmitter):
 
     def _plain(self, pixel, size: int) -> None:
         """A tile of pixels without any savings: with products of the same weights, [C1 C2] = A1 [B11 B11 + T1] + A2 [B21 B22]."""
-        channels = self.way.tile.channels
+        channels, depth = self.way.tile.channels, self.way.depth
         pixel = self.number(tirx.min(pixel, self.way.pixels - size))
         begins = [T.bind(self._pixel(pixel + row)) for row in range(size)]
-
-        def add(half: int, product: int) -> None:
-            right = T.bind(self.panel_at + self.panel.block + product * self.way.depth * channels)
-            self.reduce(size, right, lambda row, k, lanes: self.x[vector(begins[row] + half * self.way.depth + k, lanes)])
-
-        def store(half: int) -> None:
-            for row in range(size):
-                for start, lanes in self.pieces:
-                    self.finish(pixel + row, half * channels + start, lanes, self.acc.get(row, start, lanes))
-
-        self.acc.fill(size, lambda start, lanes: zero(lanes))
-        add(0, 0)
-        self._keep(0, size)
+        self.acc = Accumulators(size, self.pieces)
         self.prefetch(pixel, size, 0, 2 * channels)
-        add(1, 1)
-        store(0)
-        self.acc.assign(size, self._kept(0))
-        add(0, 5)
-        add(1, 6)
-        store(1)
+        with T.serial(len(_PLAIN)) as turn:
+            self.begin(size, turn, _PLAIN_BEGINS)
+            left = T.bind(entry(_PLAIN_HALF, turn) * depth)
+            right = T.bind(self.panel_at + self.panel.block + entry(_PLAIN, turn) * (depth * channels))
+            self.reduce(size, right, lambda row, k, lanes: self.x[vector(begins[row] + left + k, lanes)])
+            when(turn == 0, lambda: self.keep_sums(P1, size))
+            complete = entry(_PLAIN_COMPLETE, turn)
+            when(has(_PLAIN_COMPLETE, turn), lambda: self._finish(pixel, range(size), T.bind(complete * channels)))
 
-    def _operands(self, place, pixel, size: int) -> None:
+    def _finish(self, pixel, rows: range, channel) -> None:
+        """The output of some rows of the accumulators."""
+        for row in rows:
+            for start, lanes in self.pieces:
+                self.finish(pixel + row, channel + start, lanes, self.acc.get(row, start, lanes))
+
+    def _operands(self, place, pixel, size, rows) -> None:
         """The left operands of one pixel tile."""
-        with T.serial(math.ceil(size / 2)) as row:
+        with T.serial(rows) as row:
             at = T.bind(self.v_at + (place * self.way.rows + row) * self.way.v_row)
-            self.combine(self.pixels(pixel, size, row), 0, 1, at)
+            self.combine(self.pixels(pixel, size, rows, row), 0, 1, at)
 
-    def _products(self, place, pixel, size: int) -> None:
+    def _products(self, place, pixel, size, rows) -> None:
         """A pixel tile of one block of output channels."""
-        way = self.way
-        half = math.ceil(size / 2)
-        rows = (half, size - half)
-        # Each quarter's lines are asked for two products before use, and not all at a time.
-        asked = {0: (0, 0), 2: (1, 0), 3: (1, 1), 5: (0, 1)}
+        v_at = T.bind(self.v_at + place * (self.way.rows * self.way.v_row))
+        self.of_rows(rows, lambda rows: self._seven(v_at, pixel, size, rows))
 
-        def before(index: int) -> None:
-            if index in asked:
-                row_half, channel_half = asked[index]
-                self.prefetch(pixel + row_half * half, rows[row_half], channel_half * way.tile.channels, way.tile.channels)
+    def _seven(self, v_at, pixel, size, rows: int) -> None:
+        channels = self.way.tile.channels
 
-        def store(row_half: int, channel_half: int, value) -> None:
-            for row in range(rows[row_half]):
-                for start, lanes in self.pieces:
-                    channel = channel_half * way.tile.channels + start
-                    self.finish(pixel + row_half * half + row, channel, lanes, value(row, start, lanes))
+        def quarter(table: tuple, product) -> tuple:
+            """Where a quarter begins: its half of the rows, its first pixel, and its first channel."""
+            number = entry(table, product)
+            half = T.bind(number // 2)
+            return half, T.bind(pixel + half * rows), T.bind(number % 2 * channels)
 
-        v_at = T.bind(self.v_at + place * (way.rows * way.v_row))
-        self.seven(v_at, self.panel_at + self.panel.block, half, store, before)
+        def before(product) -> None:
+            _, first, channel = quarter(ASKED, product)
+            when(has(ASKED, product), lambda: self.prefetch(first, rows, channel, channels))
+
+        def complete(product) -> None:
+            half, first, channel = quarter(COMPLETE, product)
+            certain = rows - self.is_incomplete
+            self._finish(first, range(certain), channel)
+            if self.is_incomplete:
+                when(certain < size - half * rows, lambda: self._finish(first, range(certain, rows), channel))
+
+        self.seven(v_at, self.panel_at + self.panel.block, rows, complete, before)
 
 
 class TwoLevels(LevelEmitter):
     """A band is one pixel tile; operands are made for one outer product and a few blocks at a time."""
 
     def band(self, first_tile) -> None:
-        self.tile_sizes(first_tile, 1, lambda place, pixel, size: self._tile(pixel, size))
+        self.tiles(first_tile, 1, lambda place, pixel, size, rows: self._tile(pixel, size, rows))
 
-    def _tile(self, pixel, size: int) -> None:
+    def _tile(self, pixel, size, rows) -> None:
         chunk, count = self.way.chunk, self.count
         with T.serial((count + (chunk - 1)) // chunk) as number:
             low = T.bind(number * chunk)
             blocks = T.bind(tirx.min(chunk, count - low))
             with T.serial(PRODUCTS) as outer:
-                self._operands(pixel, size, outer)
+                self._operands(pixel, size, rows, outer)
                 with T.serial(blocks) as inside:
                     self.block(low + inside)
-                    self._outer_product(pixel, size, outer, inside)
+                    self.of_rows(rows, lambda rows: self._outer_product(pixel, size, rows, outer, inside))
             with T.serial(blocks) as inside:
                 self.block(low + inside)
-                self._sums(pixel, size, inside)
+                self._sums(pixel, size, rows, inside)
 
-    def _operands(self, pixel, size: int, outer) -> None:
+    def _operands(self, pixel, size, rows, outer) -> None:
         """The inner left operands of one outer product."""
 
         def emit(product: int) -> None:
-            with T.serial(math.ceil(size / 4)) as row:
+            with T.serial(rows) as row:
                 at = T.bind(self.v_at + row * self.way.v_row)
-                self.combine(self.pixels(pixel, size, row), product, 2, at)
+                self.combine(self.pixels(pixel, size, rows, row), product, 2, at)
 
         def dispatch(product: int) -> None:
             if product == PRODUCTS - 1:
@@ -139,44 +141,46 @@ class TwoLevels(LevelEmitter):
         """Where a quarter of an outer product of a block begins."""
         return self.c_at + (COPIES + (inside * PRODUCTS + outer) * 4 + inner) * self.copy_size
 
-    def _outer_product(self, pixel, size: int, outer, inside) -> None:
-        way, part = self.way, math.ceil(size / 4)
-        asked = math.ceil(size / PRODUCTS)
+    def _outer_product(self, pixel, size, rows: int, outer, inside) -> None:
+        way = self.way
+        asked = math.ceil(way.parts * rows / PRODUCTS)
         kept = T.bind(self._kept_at(inside, outer, 0))
 
-        def before(index: int) -> None:
+        def before(product) -> None:
             """The sums follow the last outer product: their operands and results are asked for during that product."""
-            low, high = index * asked, min((index + 1) * asked, size)
-            if index in _KEPT_AFTER:
-                self.prefetch_kept(kept + _KEPT_AFTER[index] * self.copy_size, part)
-            if low < high:
-                with T.serial(tirx.if_then_else(outer == PRODUCTS - 1, high - low, 0)) as row:
-                    self.prefetch(pixel + low + row, 1, 0, self.panel.block)
+            quarter = kept + entry(COMPLETE, product) * self.copy_size
+            when(has(COMPLETE, product), lambda: self.prefetch_kept(quarter, rows))
+            low = T.bind(product * asked)
+            some = tirx.max(tirx.min(asked, size - low), 0)
+            self.prefetch(pixel + low, tirx.if_then_else(outer == PRODUCTS - 1, some, 0), 0, self.panel.block)
+
+        def complete(product) -> None:
+            self.keep_at(T.bind(kept + entry(COMPLETE, product) * self.copy_size), rows, self.acc.get)
 
         right = T.bind(self.panel_at + self.panel.block + outer * (PRODUCTS * way.depth * way.tile.channels))
-        self.seven(
-            self.v_at,
-            right,
-            part,
-            lambda row_half, half, value: self.keep_at(kept + (2 * row_half + half) * self.copy_size, part, value),
-            before,
-        )
+        self.seven(self.v_at, right, rows, complete, before)
 
-    def _sums(self, pixel, size: int, inside) -> None:
+    def _sums(self, pixel, size, rows, inside) -> None:
         """The output of a block from its outer products."""
-        part = math.ceil(size / 4)
         for inner in range(4):
             half = inner // 2
-            # Of the two quarters of the pixels that hold these rows, the later one may have fewer.
-            upper, lower = (max(0, min(part, size - i * part)) for i in (half, 2 + half))
-            for low, high, row_halves in ((0, lower, (0, 1)), (lower, upper, (0,))):
-                if low < high:
-                    with maybe_serial(low, high) as row:
-                        self._sum(pixel, part, inner, row, inside, row_halves)
 
-    def _sum(self, pixel, part: int, inner: int, row, inside, row_halves: tuple[int, ...]) -> None:
+            def last(row_half: int, half=half):
+                """Where rows of that half of the pixels end; of the two quarters that hold these, the later may have fewer."""
+                if not self.is_incomplete:
+                    return rows
+                return T.bind(tirx.max(tirx.min(rows, size - (2 * row_half + half) * rows), 0))
+
+            both = last(1)
+            with T.serial(both) as row:
+                self._sum(pixel, rows, inner, row, inside, (0, 1))
+            if self.is_incomplete:
+                with T.serial(both, last(0)) as row:
+                    self._sum(pixel, rows, inner, row, inside, (0,))
+
+    def _sum(self, pixel, part, inner, row, inside, row_halves: tuple[int, ...]) -> None:
         """One row of an inner quarter, in the outer quarters of those halves of the rows."""
-        size, (half, channel_half) = self.way.tile.channels, divmod(inner, 2)
+        size, half, channel_half = self.way.tile.channels, inner // 2, inner % 2
         for start, lanes in self.pieces:
             p = [
                 T.bind(self.c[vector(self._kept_at(inside, outer, inner) + row * size + start, lanes)])

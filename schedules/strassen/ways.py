@@ -42,7 +42,7 @@ from .weights import PRODUCTS
 
 _CHUNK_CHANNELS = 512  # between two times that operands are made: their outer products stay in the second-level cache
 FEW_PIXELS = 4  # of the smallest tile, where fewer are valid than a whole one has
-COPIES = 3  # of a register tile: P1, U2, U3
+COPIES = 3  # of a register tile: P1 and, once that is not needed, U2 + P5; U2; U3
 _LINE = 16  # floats of a cache line
 _ALIAS_NBYTES = 1024  # operands of one row this many bytes apart would share a few sets of the first-level cache
 _BAND_NBYTES = 400 * 1024  # of V, which stays in the second-level cache together with the weights of a block
