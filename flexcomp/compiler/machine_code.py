@@ -211,7 +211,6 @@ def _passes(has_blocks: bool, is_foreign: bool, has_bfloat16: bool) -> list[tvm.
         tirx.transform.UnrollLoop(),
         *[s_tir.transform.RenormalizeSplitPattern()] * is_foreign,
         tirx.transform.StmtSimplify(),
-        *[tirx.transform.RemoveNoOp()] * is_foreign,
         s_tir.transform.RewriteUnsafeSelect(),
         tirx.transform.VerifyMemory(),
         tirx.transform.AnnotateEntryFunc(),
@@ -223,7 +222,7 @@ def _passes(has_blocks: bool, is_foreign: bool, has_bfloat16: bool) -> list[tvm.
 
 def _needs(mod: tvm.IRModule) -> tuple[bool, bool]:
     """Whether its kernels have blocks, as TVM's scheduling leaves them; and whether TVM made them and not one of our families:
-    TVM counts in 64 bits, and leaves statements that do nothing and branches in inner loops.
+    TVM counts in 64 bits, and leaves branches in inner loops.
     """
     blocks, loops = (_all_of(mod, kind) for kind in (s_tir.SBlock, tirx.For))
     return bool(blocks), bool(blocks) or any(loop.loop_var.ty.dtype == "int64" for loop in loops)

@@ -23,19 +23,21 @@ class Products:
     before: tirx.Expr  # the state before the step
 
 
-def lstm(spec: RecurrentSpec, given: Products, cell: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-    """The state and the cell after a step; gates are i, o, f, c."""
-    f, g, h = spec.activations
+def lstm_cell(spec: RecurrentSpec, given: Products, cell: tirx.Expr) -> tirx.Expr:
+    """The cell after a step; gates are i, o, f, c."""
+    entered = _lstm_gate(spec, given, 0, cell)
+    kept = T.bind(constant(1.0, cell) - entered) if spec.input_forget else _lstm_gate(spec, given, 2, cell)
+    return T.bind(kept * cell + entered * _of(spec, spec.activations[1], given.inputs(3) + given.state(3)))
 
-    def gate(number: int, seen: tirx.Expr) -> tirx.Expr:
-        total = given.inputs(number) + given.state(number)
-        return _of(spec, f, total + given.peephole(number) * seen if spec.peepholes else total)
 
-    entered = gate(0, cell)
-    kept = T.bind(constant(1.0, cell) - entered) if spec.input_forget else gate(2, cell)
-    after = T.bind(kept * cell + entered * _of(spec, g, given.inputs(3) + given.state(3)))
-    shown = gate(1, after)
-    return T.bind(shown * activate(h, after)), after
+def lstm(spec: RecurrentSpec, given: Products, after: tirx.Expr) -> tirx.Expr:
+    """The state after a step, of the cell `after` it."""
+    return T.bind(_lstm_gate(spec, given, 1, after) * activate(spec.activations[2], after))
+
+
+def _lstm_gate(spec: RecurrentSpec, given: Products, number: int, seen: tirx.Expr) -> tirx.Expr:
+    total = given.inputs(number) + given.state(number)
+    return _of(spec, spec.activations[0], total + given.peephole(number) * seen if spec.peepholes else total)
 
 
 def gru_gate(spec: RecurrentSpec, given: Products, number: int) -> tirx.Expr:

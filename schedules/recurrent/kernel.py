@@ -284,8 +284,9 @@ class _Recurrence:
 
         if spec.cell == "LSTM":
             cell = T.bind(work[vector(self.cells + self.now + at, lanes)])
-            state, after = cells.lstm(spec, given, cell)
-            store(self.cells + self.next, kept(after, cell))
+            store(self.cells + self.next, kept(cells.lstm_cell(spec, given, cell), cell))
+            # Read again: the analyzer of TVM's code generator writes out what variables hold, here four activations in a fifth.
+            state = cells.lstm(spec, given, T.bind(work[vector(self.cells + self.next + at, lanes)]))
         elif spec.cell == "RNN":
             state = cells.rnn(spec, given)
         elif spec.linear_before_reset:
