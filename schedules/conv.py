@@ -34,6 +34,7 @@ from tvm.script.ir_builder import tirx as T
 from .tiles import epilogue as ep
 from .tiles import lane
 from .tiles import taps as kernel_taps
+from .tiles.asking import ask, share
 from .tiles.emit import (
     Accumulators,
     HalfAccumulators,
@@ -72,13 +73,15 @@ _NEON = 4  # float32 lanes
 _EARLY_LOADS = 5
 
 
-def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1, one_pass: bool = False) -> tirx.PrimFunc:
+def kernel(
+    spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1, one_pass: bool = False, asks: bool = False
+) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y), cut for `threads` threads.
 
     x is spec.dtype[batch, height, width, in_channels], y and the tensors spec.dtype[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer.
     """
-    return DirectEmitter(spec, as_row(spec), tile, vector_width, threads, one_pass).prim_func()
+    return DirectEmitter(spec, as_row(spec), tile, vector_width, threads, one_pass, asks).prim_func()
 
 
 def as_row(spec: ConvSpec) -> ConvSpec:
@@ -132,6 +135,12 @@ def parts_of(spec: ConvSpec, tile: Tile, panel: Panel, threads: int, one_pass: b
     return choose_parts(_units(spec, tile), panel.blocks * spec.batch, bands, threads, keeps_rows(spec, panel))
 
 
+def passing(spec: ConvSpec, tile: Tile, parts: int, one_pass: bool) -> int:
+    """Register tiles that pass over a block, one after the other."""
+    units = _units(spec, tile)
+    return (units if one_pass else math.ceil(units / parts)) * (1 if spec.pointwise else math.ceil(spec.out_width / tile.rows))
+
+
 def keeps_rows(spec: ConvSpec, panel: Panel) -> bool:
     """Whether threads share rows, and read all weights, rather than channels, and read all of the input."""
     tensors = spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
@@ -145,8 +154,9 @@ class DirectEmitter:
     scratch: Sequence[tuple[int, ...]] = ()  # shapes, of float32
 
     def __init__(
-        self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int, one_pass: bool = False
-    ) -> None:
+        self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int, one_pass: bool = False,
+        asks: bool = False,
+    ) -> None:  # fmt: skip
         assert not spec.pointwise or spec.batch == spec.height == 1, "a pointwise convolution is seen as one row"
         self.declared, self.spec, self.tile = declared, spec, tile
         self.together = together(spec, vector_width) if self.multiplies_pairs else 1
@@ -169,6 +179,10 @@ class DirectEmitter:
         self.loops_taps = self._unrolled() > kernel_taps.MOST_UNROLLED
         if self.loops_taps:
             self.runs = kernel_taps.looped(spec, tile.rows)
+        self.row_tiles = 1 if spec.pointwise else sum(run.count for run in self.runs)
+        self.asked = share(self.panel.block, passing(spec, tile, self.parts, one_pass)) if asks else 0
+        self.first_unit: tirx.Expr | int = 0  # of those that pass over a block
+        self.number: tirx.Expr | int = 0  # of a tile among those
 
     def _unrolled(self) -> int:
         """Statements of all reductions, where taps are unrolled."""
@@ -230,6 +244,8 @@ class DirectEmitter:
         self.in_channel = T.bind(group * spec.group_in) if panel.groups > 1 else 0
         self.out_channel = T.bind(group * panel.group_channels + start) if panel.blocks > 1 else 0
         self.panel_at = T.bind(self.w.block_at(offset))
+        if self.asked:
+            self.next_at = T.bind(self.w.block_at(tirx.min(offset + 1, count - 1)))
         self.image = T.bind(part // self.parts) if spec.batch > 1 else 0
         self._units(*self._part_of_units(part % self.parts if spec.batch > 1 else part))
 
@@ -262,6 +278,7 @@ class DirectEmitter:
 
     def _units(self, low, size) -> None:
         """Units [low, low + size) of the output: rows, or tiles of the only one."""
+        self.first_unit = 0 if self.one_pass else low
         if self.spec.pointwise:
             self._pointwise(low, size)
         else:
@@ -288,8 +305,10 @@ class DirectEmitter:
             smaller_count = count - larger_count
         if larger:
             with T.serial(larger_count) as i:
+                self.number = low + i - self.first_unit
                 self._tile((low + i) * (size + 1), size + 1, Reach.INNER)
         with T.serial(smaller_count) as i:
+            self.number = low + larger_count + i - self.first_unit
             self._tile((low + larger_count + i) * size + larger, size, Reach.INNER)
 
     def _row(self, out_row) -> None:
@@ -303,12 +322,16 @@ class DirectEmitter:
         if (spec.out_height - 1) * stride - spec.padding[0] + (kernel_rows - 1) * dilation >= spec.height:
             high = T.bind(tirx.min(kernel_rows, (spec.height - start + (dilation - 1)) // dilation))
         self.kernel_rows = (low, high)
+        number = (out_row - self.first_unit) * self.row_tiles
         for run in self.runs:
+            self.number = number
             if run.count == 1:
                 self._tile(run.start, run.size, run.taps)
             else:
                 with T.serial(run.count) as i:
+                    self.number = number + i
                     self._tile(run.start + i * run.size, run.size, run.taps)
+            number += run.count
 
     def _tile(self, column, size: int, taps: Taps) -> None:
         """One register tile at output pixels [column, column + size)."""
@@ -467,6 +490,9 @@ class DirectEmitter:
             else:
                 depth = self.tile.depth  # parts of a long reduction are multiples of this
                 fetch = (lambda step: self.w.fetch_ahead(tap + step * block)) if self.fetches_weights else None
+                if self.asked:
+                    done = self.number * spec.taps + (tap - self.panel_at) // block  # steps, of all tiles
+                    fetch = ask(self.w.buffer, self.next_at, done, self.asked)
                 lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth, fetch=fetch)
 
     def _add_words(self, pixel, tap, reached: list[int], count) -> None:

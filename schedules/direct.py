@@ -12,6 +12,7 @@ from . import conv, grouped, one_pixel, widened
 from .direct_work import direct_work
 from .family import DEEP, PRODUCTS, READING, Candidate, Family
 from .row_bands import Bands, row_kernel
+from .tiles.asking import share
 from .tiles.panel import WEIGHT_DTYPES, Panel, element_type, panel_of
 from .tiles.spec import ARITHMETIC, ConvSpec
 from .tiles.tile import MOST_VECTORS as LARGEST_BLOCK
@@ -36,15 +37,28 @@ def candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit, one_pass: bool = Fal
     """The kernel with a given register tile, whose weights stay in the cache rather than the input if read in `one_pass`."""
     panel = panel_of(spec, tile.channels, conv.together(spec, unit.width))
     reads = 1 if one_pass else _parts(spec, tile, unit, panel)
-    work = direct_work(spec, tile, unit, reads, panel.blocks_per_group if one_pass else 1)
+    asks = _asks(spec, tile, unit, panel, reads, one_pass)
+    work = direct_work(spec, tile, unit, reads, panel.blocks_per_group if one_pass else 1, asks)
     if tile.depth > 1 and spec.widens and element_type(spec.weights) in _WIDENING:
         work *= 1 + _WIDENING[element_type(spec.weights)] / tile.rows
     # Blocks that overlap compute some results twice.
     disjoint = panel.group_channels % panel.block == 0
     rows, name = row_kernel(_BANDS, spec, unit.width, tile), ("direct", "gemv")[_is_pixel(spec)]
-    code = lambda: conv.kernel(spec, tile, unit.width, unit.threads, one_pass)  # noqa: E731
+    code = lambda: conv.kernel(spec, tile, unit.width, unit.threads, one_pass, asks)  # noqa: E731
     variant = "in one pass" if one_pass else ""
     return Candidate(name, tile, panel, 0, work, code, variant, rows=rows, reads=reads, in_place=disjoint)
+
+
+def _asks(spec: ConvSpec, tile: Tile, unit: VectorUnit, panel: Panel, parts: int, one_pass: bool) -> bool:
+    """Whether tiles ask for weights of the next block: a core's own cache holds two, and a part of the input that meets them."""
+    if not unit.memory.is_slow or tile.depth > 1 or panel.narrow or panel.blocks == 1:
+        return False
+    if spec.dtype != "float32" or spec.group_in <= conv.UNROLL_CHANNELS:
+        return False
+    part_nbytes = 0 if one_pass else spec.batch * spec.read_nbytes // parts
+    seen = conv.as_row(spec)
+    tiles = conv.passing(seen, tile, conv.parts_of(seen, tile, panel, unit.threads, one_pass), one_pass)
+    return share(panel.block, tiles) > 0 and 2 * panel.block_nbytes + part_nbytes <= unit.memory.second_nbytes
 
 
 def _parts(spec: ConvSpec, tile: Tile, unit: VectorUnit, panel: Panel) -> int:

@@ -23,13 +23,14 @@ import numpy as np
 import tvm_ffi
 from tvm import tirx
 
-from flexcomp.device import CompileTarget
+from flexcomp.device import CompileTarget, cache_sizes, has_slow_memory
 from flexcomp.profiling import aligned
 from flexcomp.schedules import preparation
 from flexcomp.schedules.direct import FAMILY as DIRECT
 from flexcomp.schedules.family import READING, Candidate, Family
 from flexcomp.schedules.preparation import Preparation, WeightForm
 from flexcomp.schedules.registry import FAMILIES
+from flexcomp.schedules.tiles.memory import USUAL
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
@@ -38,12 +39,15 @@ from .machine_code import compile_module
 _SECONDS = 0.05  # for each kernel in a round
 _MOST_ROUNDS = 6
 VARYING = 1.2  # the least times of two rounds may differ by so many times
-_IN_TURNS_NBYTES = 256 << 20  # of panels that a kernel reads in turns: more than caches keep until the next turn
+# Of panels that a kernel reads in turns: at least and at most, and of the last-level cache, which keeps none until its next turn.
+_IN_TURNS_NBYTES = 256 << 20, 1 << 30
+_IN_TURNS_CACHES = 2
 _SHARED_IN_TURNS = 16  # threads for which there is another panel: cores have up to 4 MiB of cache each for themselves
 _TOGETHER_NBYTES = 256 << 20  # at least, that threads read together: starting them takes less than a tenth of a millisecond
 # Weights beyond the caches that cores have for themselves, but not beyond the last level.
 _CACHED = ConvSpec(1, 1, 1, 1024, 1024)
 _FEWEST, _MOST = 3, 100  # calls
+_PASSES = 3  # in which rates of kernels, and how many operations fit into reading a byte, follow from each other
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,19 @@ def measure_kernels(
     thread_clock: Callable[[], float] = time.thread_time,
 ) -> KernelRates:
     """The rates of this machine, for which `target` must be. Seconds of a `thread_clock` are those in which its thread runs."""
-    unit, threads = replace(target.vector_unit, threads=1), target.num_cores
+    rates = _measured(target, clock, thread_clock)
+    if has_slow_memory(rates.flops_per_s, rates.memory_bytes_per_s):  # for which kernels are others
+        rates = _measured(target, clock, thread_clock, slow=True)
+    return rates
+
+
+def _measured(
+    target: CompileTarget, clock: Callable[[], float], thread_clock: Callable[[], float], slow: bool = False
+) -> KernelRates:
+    """Those of kernels for slow memory, or for usual one."""
+    threads, sizes = target.num_cores, cache_sizes()
+    second, last = sizes.get(2, USUAL.second_nbytes), max(sizes.values(), default=USUAL.last_nbytes)
+    unit = replace(target.vector_unit, threads=1, memory=replace(USUAL, second_nbytes=second, last_nbytes=last, is_slow=slow))
     probes = representatives(unit)
     (reader,) = (family for family, *_ in probes if family.bound_by == READING)
     cached = next(iter(reader.candidates(_CACHED, unit)))
@@ -76,7 +92,9 @@ def measure_kernels(
     ways = {name: way for name in specs if (way := _preparation(specs[name], kernels[name], unit))}
     code = {symbols[name]: _serial(kernel.build()) for name, kernel in kernels.items()}
     module = compile_module(code | {f"prepare_{symbols[name]}": preparation.function(way) for name, way in ways.items()}, target)
-    memory = _filled((_IN_TURNS_NBYTES // 4,))
+    least, most = _IN_TURNS_NBYTES
+    nbytes = min(most, max(least, _IN_TURNS_CACHES * last))
+    memory = _filled((nbytes // 4,))
     calls = {
         name: _Calls(module[symbols[name]], specs[name], kernel, memory, 1 if name == "cached" else None)
         for name, kernel in kernels.items()
@@ -93,10 +111,18 @@ def measure_kernels(
                 measured[name] = lambda jobs=jobs: _together(pool, jobs, clock, thread_clock)
         seconds, varying = _agreed(measured)
     far_rate = kernels[reader.name].weight_nbytes / seconds[reader.name]
-    rates = {name: kernels[name].work / seconds[name] for name in kernels if name not in (reader.name, "cached")}
-    direct = rates.pop("direct")
-    slowness = {name: direct / rate for name, rate in rates.items()}
     last_level = max(far_rate, cached.weight_nbytes / seconds["cached"])
+    rates: dict[str, float] = {}
+    for _ in range(_PASSES):
+        rates = {
+            kernel.measured_as: _work(family, spec, kernel, unit) / seconds[kernel.measured_as]
+            for family, spec, kernel in probes
+            if family is not reader
+        }
+        memory = replace(unit.memory, far=rates[DIRECT.name] / far_rate, near=rates[DIRECT.name] / last_level)
+        unit = replace(unit, memory=memory)
+    direct = rates.pop(DIRECT.name)
+    slowness = {name: direct / rate for name, rate in rates.items()}
     prepared = {name: way.prepared.blocks * way.prepared.block_nbytes for name, way in ways.items()}
     prepare_rate = sum(prepared.values()) / sum(seconds[f"prepare {name}"] for name in ways) if ways else 0.0
     if threads == 1:
@@ -104,6 +130,11 @@ def measure_kernels(
     all_memory = max(far_rate, calls[reader.name].read_together(threads) / seconds["far"])
     all_last_level = max(last_level, all_memory, threads * calls["cached"].read_together(1) / seconds["near"])
     return KernelRates(direct, far_rate, last_level, slowness, all_memory, all_last_level, prepare_rate, varying)
+
+
+def _work(family: Family, spec: ConvSpec, kernel: Candidate, unit: VectorUnit) -> float:
+    """That of the same kernel on another machine."""
+    return next((one.work for one in family.candidates(spec, unit) if str(one) == str(kernel)), kernel.work)
 
 
 def _agreed(measured: Mapping[str, Callable[[], float]]) -> tuple[dict[str, float], float]:

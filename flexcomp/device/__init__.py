@@ -12,5 +12,5 @@ __getattr__, __dir__, __all__ = lazy_exports(
     "kernel_key load_profile rates_profile",
     guessed="guessed_profile",
     copies="cache_of_copies cache_sizes",
-    memory="machine_of",
+    memory="has_slow_memory machine_of",
 )

@@ -13,7 +13,7 @@ from . import kernel
 from .ways import Strassen, eligible, ways
 from .weights import HalvesTransform
 
-_PROBED = {1: ConvSpec(1, 14, 14, 256, 256), 2: ConvSpec(1, 14, 14, 768, 768)}  # by levels
+_PROBED = ConvSpec(1, 14, 14, 768, 768)  # enough blocks that the wait for the first one counts little
 _TRIED_VECTORS = (1, 2)
 _LEVELS = (1, 2)
 _KINDS = {1: "", 2: "on two levels"}
@@ -47,9 +47,9 @@ def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
 
 def _probe(unit: VectorUnit) -> Iterator[tuple[ConvSpec, Candidate]]:
     """The best kernels of one and of two levels: the latter move more than they multiply, and cores differ in that."""
-    for levels, spec in _PROBED.items():
-        if offered := [candidate(way, unit) for way in ways(spec, unit) if way.levels == levels]:
-            yield spec, min(offered, key=lambda one: one.work)
+    for levels in _LEVELS:
+        if offered := [candidate(way, unit) for way in ways(_PROBED, unit) if way.levels == levels]:
+            yield _PROBED, min(offered, key=lambda one: one.work)
 
 
 FAMILY = Family(

@@ -10,7 +10,8 @@ from tvm.script.ir_builder import tirx as T
 
 from ..tiles import epilogue as ep
 from ..tiles import lane
-from ..tiles.emit import Accumulators, maybe_serial, prefetch, prefetch_ahead, vector, zero
+from ..tiles.asking import ask, in_order
+from ..tiles.emit import Accumulators, maybe_serial, prefetch, vector, zero
 from ..tiles.layer_function import Operands
 from ..tiles.tile import pieces
 from .ways import COPIES, PRODUCTS, Strassen
@@ -41,6 +42,9 @@ class LevelEmitter:
         self.copy_size = way.rows * way.tile.channels
         self.v_at = T.bind(slot * math.prod(way.scratch[0][1:])) if way.slots > 1 else 0
         self.c_at = T.bind(slot * math.prod(way.scratch[1][1:])) if way.slots > 1 else 0
+
+        self.asked = way.asked
+        self.tile_number: tirx.Expr | int = 0  # in a band
 
     def band(self, first_tile) -> None:
         """The pixel tiles from `first_tile` on, for all blocks of the step."""
@@ -88,6 +92,8 @@ class LevelEmitter:
 
     def block(self, offset) -> None:
         """Turn to a block of the step."""
+        if self.asked:
+            self.next_at = T.bind(self.w.block_at(tirx.min(offset + 1, self.count - 1)) + self.panel.block)
         start = tirx.min((self.first + offset) * self.panel.block, self.spec.out_channels - self.panel.block)
         self.out_channel = self.number(start) if self.panel.blocks > 1 else 0
         self.panel_at = T.bind(self.w.block_at(offset))
@@ -148,7 +154,9 @@ class LevelEmitter:
             self.begin(rows, product, _BEGINS)
             left = T.bind(v_at + product * self.way.v_operand)
             right = T.bind(panel_at + product * (self.way.depth * self.way.tile.channels))
-            self.reduce(rows, right, lambda row, k, lanes: self.v[vector(left + row * self.way.v_row + k, lanes)])
+            done = (self.tile_number * PRODUCTS + product) * self.way.depth
+            next_ones = ask(self.w.buffer, self.next_at, done, self.asked) if self.asked else None
+            self.reduce(rows, right, lambda row, k, lanes: self.v[vector(left + row * self.way.v_row + k, lanes)], next_ones)
             when(has(_KEPT, product), lambda: self.keep_sums(entry(_KEPT, product), rows))
             when(product == _P5, lambda: self._add_kept(rows))
             when(has(COMPLETE, product), lambda: complete(product))
@@ -172,7 +180,7 @@ class LevelEmitter:
         when(has(begins, product) & (number != ZERO), lambda: self.acc.assign(rows, self._kept(number)))
         when(number == ZERO, lambda: self.acc.fill(rows, lambda start, lanes: zero(lanes)))
 
-    def reduce(self, rows: int, right, left: Callable[..., tirx.Expr]) -> None:
+    def reduce(self, rows: int, right, left: Callable[..., tirx.Expr], next_ones: Callable | None = None) -> None:
         """Add the product of so many rows `left(row, k, lanes)` and the weights at `right` to the accumulators."""
         channels = self.way.tile.channels
         lane.reduce(
@@ -182,7 +190,7 @@ class LevelEmitter:
             left,
             lambda k, start, lanes: self.w.weights(right + k * channels + start, lanes),
             self.way.tile.depth,
-            fetch=lambda k: prefetch_ahead(self.w.buffer, right + k * channels, channels),
+            fetch=in_order(self.w.buffer, right, channels, next_ones),
         )
 
     def _copy(self, at, row: int, start: int, lanes: int):

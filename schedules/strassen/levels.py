@@ -71,7 +71,7 @@ class OneLevel(LevelEmitter):
 
     def _products(self, place, pixel, size, rows) -> None:
         """A pixel tile of one block of output channels."""
-        v_at = T.bind(self.v_at + place * (self.way.rows * self.way.v_row))
+        v_at, self.tile_number = T.bind(self.v_at + place * (self.way.rows * self.way.v_row)), place
         self.of_rows(rows, lambda rows: self._seven(v_at, pixel, size, rows))
 
     def _seven(self, v_at, pixel, size, rows: int) -> None:

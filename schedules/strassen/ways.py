@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ..tiles.asking import share
 from ..tiles.memory import USUAL, Memory
 from ..tiles.panel import Panel
 from ..tiles.spec import ConvSpec
@@ -45,7 +46,7 @@ FEW_PIXELS = 4  # of the smallest tile, where fewer are valid than a whole one h
 COPIES = 3  # of a register tile: P1 and, once that is not needed, U2 + P5; U2; U3
 _LINE = 16  # floats of a cache line
 _ALIAS_NBYTES = 1024  # operands of one row this many bytes apart would share a few sets of the first-level cache
-_BAND_NBYTES = 400 * 1024  # of V, which stays in the second-level cache together with the weights of a block
+_BAND = 25 / 64  # of the second-level cache are for V, which stays there together with the weights of a block, or two
 _CACHED_NBYTES = 512 * 1024  # of weights, which stay in the second-level cache
 _LEAST_CHANNELS = {1: 64, 2: 256}  # by levels; below, moving register tiles costs as much as the eighth product
 # By levels. With 16 registers tiles have six rows, and a band of two levels, which is one tile, reads 49/16 of the weights
@@ -157,6 +158,13 @@ class Strassen:
         return sum(4 * math.prod(shape) for shape in self.scratch)
 
     @property
+    def asked(self) -> int:
+        """Floats of the next block that a step of a register tile asks for; on two levels one tile passes over the weights."""
+        nbytes = 2 * self.panel.block_nbytes + self.scratch_nbytes // self.slots
+        asks = self.memory.is_slow and self.levels == 1 and self.panel.blocks > 1 and self.tile.depth == 1
+        return share(self.tile.channels, self.groups) if asks and nbytes <= self.memory.second_nbytes else 0
+
+    @property
     def work(self) -> float:
         """Predicted time, in operations of direct convolutions that take all threads as long."""
         spec, panel = self.spec, self.panel
@@ -167,7 +175,8 @@ class Strassen:
         times = math.ceil(panel.blocks / self.chunk) if self.levels > 1 else 1
         computed += _VALUE_FLOPS * times * self.units * self.products * self.depth
         computed *= _share(self.tiles, self.groups, self.slots) * self.slots / self.tiles
-        return computed + self.memory.waiting(weights, math.ceil(self.bands / self.slots), computed, self.groups, _LATE)
+        tiles = 1 if self.asked else self.groups
+        return computed + self.memory.waiting(weights, math.ceil(self.bands / self.slots), computed, tiles, _LATE)
 
     @property
     def tells_rows(self) -> bool:
@@ -214,7 +223,7 @@ def _on_levels(spec: ConvSpec, unit: VectorUnit, levels: int, vectors: int) -> l
             continue
         if way.panel.blocks * way.panel.block_nbytes <= _CACHED_NBYTES:
             found[way] = None  # tile by tile: weights stay cached, and results are written as whole pixels
-        most = max(1, _BAND_NBYTES // (4 * way.rows * way.v_row))
+        most = max(1, int(_BAND * unit.memory.second_nbytes) // (4 * way.rows * way.v_row))
         bands = math.ceil(way.tiles / most)
         for count in {bands, math.ceil(bands / unit.threads) * unit.threads}:
             if count <= way.tiles:

@@ -84,6 +84,11 @@ def prefetch_line(buffer, index, *, write: bool = False, level: int = 1) -> tirx
 def prefetch_ahead(buffer, index, floats: int) -> None:
     """Ask for weights that a loop reads in order: now at `index`, and `floats` in each step."""
     prefetch(buffer, index + _FAR_AHEAD, floats, level=2)
+    prefetch_near(buffer, index, floats)
+
+
+def prefetch_near(buffer, index, floats: int) -> None:
+    """Likewise, of weights that are in the second-level cache."""
     prefetch(buffer, index + _NEAR_AHEAD, floats)
 
 

@@ -12,7 +12,8 @@ from tvm.script.ir_builder import tirx as T
 
 from ..tiles import epilogue as ep
 from ..tiles import lane
-from ..tiles.emit import Accumulators, loop, maybe_serial, prefetch, prefetch_ahead, vector, zero
+from ..tiles.asking import ask, in_order
+from ..tiles.emit import Accumulators, loop, maybe_serial, prefetch, vector, zero
 from ..tiles.layer_function import Operands, layer_function
 from ..tiles.tile import pieces
 from .transforms import input_line, output_line
@@ -213,11 +214,10 @@ class _Emitter:
         m_at = T.bind(self.m_at + (inside * self.way.positions + position) * size)
         acc = Accumulators(self.small + (1 if self.larger else 0), self.pieces)
 
-        def fetch(step) -> None:
-            prefetch_ahead(self.w.buffer, u_at + step * size, size)
-
         def tile(rows: int, group) -> None:
             at = T.bind(self._start(group) - first_tile)
+            done = (group - groups[0]) * channels
+            next_ones = ask(self.w.buffer, u_at + channels * size, done, way.asked) if way.asked else None
             acc.fill(rows, lambda start, lanes: zero(lanes))
             lane.reduce(
                 acc,
@@ -226,7 +226,7 @@ class _Emitter:
                 lambda row, step, lanes: self.v[vector(v_at + (at + row) * way.v_tile + step, lanes)],
                 lambda step, start, lanes: self.w.weights(u_at + step * size + start, lanes),
                 way.tile.depth,
-                fetch=fetch if way.prefetches else None,
+                fetch=in_order(self.w.buffer, u_at, size, next_ones) if way.prefetches else None,
             )
             for row in range(rows):
                 for start, lanes in self.pieces:

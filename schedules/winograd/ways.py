@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ..tiles.asking import share
 from ..tiles.memory import USUAL, Memory
 from ..tiles.panel import Panel
 from ..tiles.spec import ConvSpec
@@ -229,6 +230,12 @@ class Winograd:
         return nbytes > _SECOND_LEVEL_NBYTES and self.tile.channels % _LINE == 0 and self.tile.rows >= _PREFETCH_ROWS
 
     @property
+    def asked(self) -> int:
+        """Floats of the next position's weights that a step of a register tile asks for."""
+        asks = self.memory.is_slow and self.prefetches and self.tile.depth == 1
+        return share(self.tile.channels, min(self.groups, self.all_groups)) if asks else 0
+
+    @property
     def prefetches_v(self) -> bool:
         """Whether the lines of V are asked for before writing: a store that misses holds up later ones."""
         return 4 * self.v_tile > _FIRST_LEVEL_NBYTES
@@ -263,7 +270,16 @@ class Winograd:
             computed += (transforms + pixels) * (_imbalance(self.block_tiles, threads) - 1)
             computed += _LAUNCH_FLOPS * threads * launches
         passes = math.ceil(self.tile_blocks / self.slots)
-        return computed + self.memory.waiting(weights, passes, products, self.groups, _LATE)
+        computed += self.memory.near * self._far_scratch_nbytes
+        return computed + self.memory.waiting(weights, passes, products, 1 if self.asked else self.groups, _LATE)
+
+    @property
+    def _far_scratch_nbytes(self) -> float:
+        """Bytes of V and M written and read in the last-level cache, because a core's own has no room for them."""
+        panel, room = self.panel, self.memory.second_nbytes
+        beyond = min(1.0, max(0.0, self.scratch_nbytes / self.slots / max(1, room) - 1))
+        v, m = self.depth, panel.blocks * panel.block
+        return beyond * 4 * self.tiles * self.positions * (v * (1 + math.ceil(panel.blocks / self.chunk)) + 2 * m)
 
     def __str__(self) -> str:
         slots = f"{self.slots}×" if self.slots > 1 else ""

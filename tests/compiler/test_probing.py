@@ -19,7 +19,9 @@ from flexcomp.device import load_profile, resolve_target
 from flexcomp.errors import InputError
 from flexcomp.profiling import measure_storage, storage_rates
 from flexcomp.profiling.storage_rates import StorageRates
+from flexcomp.schedules import direct
 from flexcomp.schedules.direct import ONE_PIXEL
+from flexcomp.schedules.tiles.memory import USUAL, Memory
 
 
 @pytest.fixture
@@ -161,24 +163,27 @@ def test_measured_kernels_launch_nothing() -> None:
     assert found and not [loop for loop in found if loop.kind == tirx.ForKind.PARALLEL]
 
 
-def test_rates_are_work_over_time() -> None:
+def test_rates_are_work_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock on which every call takes a second."""
+    monkeypatch.setattr(kernel_rates, "_IN_TURNS_CACHES", 0)  # three panels, whatever the processor's caches
     unit, seconds = resolve_target("native").vector_unit, iter(range(10**6))
-    one = replace(unit, threads=1)
-    kernels = {kernel.measured_as: (spec, kernel) for _, spec, kernel in representatives(one)}
-    work = {name: kernel.work for name, (_, kernel) in kernels.items()}
-    (_, direct), (_, read), *others = kernels.values()
-    target = replace(resolve_target("native"), num_cores=1)
+    target, sizes = replace(resolve_target("native"), num_cores=1), kernel_rates.cache_sizes()
     rates = measure_kernels(target, clock=lambda: next(seconds))
-    cached = next(iter(ONE_PIXEL.candidates(kernel_rates._CACHED, one))).weight_nbytes
-    assert cached < read.weight_nbytes  # in a second, by this clock: no slower than memory
+    read = next(iter(ONE_PIXEL.candidates(direct._READ, unit))).weight_nbytes
+    # In a second, by this clock, so the smaller weights that are cached come no faster.
+    assert rates.memory_bytes_per_s == rates.last_level_bytes_per_s == read
+    # Work is what it is with the memory that was found.
+    far = rates.flops_per_s / read
+    memory = Memory(far, far, sizes.get(2, USUAL.second_nbytes), max(sizes.values(), default=USUAL.last_nbytes))
+    one = replace(unit, threads=1, memory=memory)
+    work = {kernel.measured_as: kernel.work for *_, kernel in representatives(one)}
+    assert rates.flops_per_s == pytest.approx(work["direct"], rel=1e-3)
     slowness = {name: work["direct"] / some for name, some in work.items() if name not in ("direct", "gemv")}
-    prepared = sum(kernel.weight_nbytes for _, kernel in others) / len(others)
-    assert rates == KernelRates(direct.work, read.weight_nbytes, read.weight_nbytes, slowness, prepare_bytes_per_s=prepared)
+    assert rates.slowness == pytest.approx(slowness, rel=0.02)
     running = iter(range(10**6))
     together = measure_kernels(replace(target, num_cores=3), lambda: next(seconds), lambda: next(running))
-    assert together.flops_per_s == direct.work and together.varying == 1
-    assert together.all_memory_bytes_per_s == 6 * read.weight_nbytes  # three panels, twice
+    assert together.flops_per_s == pytest.approx(work["direct"], rel=1e-3) and together.varying == 1
+    assert together.all_memory_bytes_per_s == 6 * read  # three panels, twice
 
 
 @pytest.mark.parametrize("target", ["native", "llvm -mcpu=x86-64-v2", "raspberry-pi-3b", "raspberry-pi-4b", "jetson-nx"])

@@ -23,12 +23,13 @@ SQUARE = ConvSpec(1, 14, 14, 256, 256, (3, 3), padding=(1, 1, 1, 1))
 
 def test_rates_become_operations():
     unit = machine_of(TARGET, MEASURED, 1)
-    assert unit.memory == Memory(12.0, 6.0, 2 << 20, 20 << 20) and unit.slowness == (("winograd", 1.5),)
-    assert machine_of(TARGET, MEASURED, 4).memory == Memory(48.0, 6.0, 2 << 20, 20 << 20)  # threads share memory
+    assert unit.memory == Memory(12.0, 6.0, 2 << 20, 20 << 20, is_slow=True) and unit.slowness == (("winograd", 1.5),)
+    assert machine_of(TARGET, MEASURED, 4).memory == Memory(48.0, 6.0, 2 << 20, 20 << 20, is_slow=True)  # threads share memory
     both = replace(MEASURED, all_memory_bytes_per_s=3.0e10, all_last_level_bytes_per_s=7.0e10)
     assert machine_of(TARGET, both, 1).memory == unit.memory
     assert machine_of(TARGET, both, 2).memory == unit.memory  # each has a rate of its own
-    assert machine_of(TARGET, both, 4).memory == Memory(4 * 1.2e11 / 3.0e10, 4 * 1.2e11 / 7.0e10, 2 << 20, 20 << 20)
+    assert machine_of(TARGET, both, 4).memory == Memory(4 * 1.2e11 / 3.0e10, 4 * 1.2e11 / 7.0e10, 2 << 20, 20 << 20, is_slow=True)
+    assert not machine_of(TARGET, replace(MEASURED, memory_bytes_per_s=3.0e10), 4).memory.is_slow  # whatever threads share
     unknown = default_profile(16, None)
     assert machine_of(TARGET, unknown, 1).memory == USUAL
     assert machine_of(TARGET, unknown, 2).memory == replace(USUAL, far=2 * USUAL.far)
@@ -43,16 +44,18 @@ def test_boards_bring_their_memory():
 
 
 def test_a_pass_hides_as_much_reading_as_its_first_tile_computes():
-    memory = Memory(10.0, 5.0, 1000, 10_000)
-    assert 0 < memory.waiting(2000, 1, 100_000.0, 2, 0.0) < 0.06 * 20_000  # computing hides most of it
-    assert memory.waiting(2000, 1, 100_000.0, 2, 0.1) == 2000  # loads start late
-    assert 20_000 - 10_000 < memory.waiting(2000, 1, 100_000.0, 10, 0.0) < 1.1 * (20_000 - 10_000)  # of ten tiles one waits
-    assert memory.waiting(2000, 1, 20_000.0, 1, 0.0) == pytest.approx((2 ** (1 / 3) - 1) * 20_000)  # neither hides the other
+    memory = Memory(5.0, 2.5, 1000, 10_000)
+    assert 0 < memory.waiting(2000, 1, 50_000.0, 2, 0.0) < 0.06 * 10_000  # computing hides most of it
+    assert memory.waiting(2000, 1, 50_000.0, 2, 0.1) == 1000  # loads start late
+    assert 10_000 - 5000 < memory.waiting(2000, 1, 50_000.0, 10, 0.0) < 1.1 * (10_000 - 5000)  # of ten tiles one waits
+    assert memory.waiting(2000, 1, 10_000.0, 1, 0.0) == pytest.approx((2 ** (1 / 3) - 1) * 10_000)  # neither hides the other
+    slow = replace(memory, far=50.0, is_slow=True)
+    assert slow.waiting(200, 1, 10_000.0, 1, 0.0) == pytest.approx((2 ** (1 / 2) - 1) * 10_000)
     # The second time from the last level.
-    twice, once = (memory.waiting(2000, passes, 5000.0 * passes, 1, 0.0) for passes in (2, 1))
-    assert 10_000 - 5000 < twice - once < 1.1 * (10_000 - 5000)
-    assert memory.waiting(20_000, 2, 0.0, 1, 0.0) == pytest.approx(2 * 200_000)  # which holds no more than this
-    assert memory.waiting(1000, 9, 0.0, 1, 0.0) == pytest.approx(10_000)  # a core's own cache costs nothing
+    twice, once = (memory.waiting(2000, passes, 2500.0 * passes, 1, 0.0) for passes in (2, 1))
+    assert 5000 - 2500 < twice - once < 1.1 * (5000 - 2500)
+    assert memory.waiting(20_000, 2, 0.0, 1, 0.0) == pytest.approx(2 * 100_000)  # which holds no more than this
+    assert memory.waiting(1000, 9, 0.0, 1, 0.0) == pytest.approx(5_000)  # a core's own cache costs nothing
 
 
 def test_slow_memory_takes_kernels_with_fewer_weights():

@@ -72,9 +72,9 @@ def test_kernels_of_all_families_read_as_often_as_they_say(spec):
         families.add(offered.family)
         cache = max(offered.weight_nbytes // 4, offered.panel.block_nbytes + 32768)
         there = candidates(spec, replace(unit, memory=replace(unit.memory, second_nbytes=cache)))
-        kernel = next(one for one in there if str(one) == str(offered))
-        found = times_read(kernel.build(), "panel", kernel.panel.blocks, cache)
-        assert found == pytest.approx(kernel.reads, rel=0.25), f"{kernel} reads {found:.2f} times"
+        for kernel in (one for one in there if (one.family, one.tile) == (offered.family, offered.tile)):
+            found = times_read(kernel.build(), "panel", kernel.panel.blocks, cache)
+            assert found == pytest.approx(kernel.reads, rel=0.25), f"{kernel} reads {found:.2f} times"
     assert len(families) > 1
 
 
