@@ -17,6 +17,7 @@ _PAGE = 4096
 _BINARY: dict[type, Callable[[int, int], int]] = {
     tirx.Add: lambda a, b: a + b, tirx.Sub: lambda a, b: a - b, tirx.Mul: lambda a, b: a * b, tirx.Min: min, tirx.Max: max,
     tirx.FloorDiv: lambda a, b: a // b, tirx.FloorMod: lambda a, b: a % b, tirx.Div: lambda a, b: a // b,
+    tirx.RShift: lambda a, b: a >> b, tirx.BitwiseAnd: lambda a, b: a & b,
     tirx.LT: lambda a, b: a < b, tirx.LE: lambda a, b: a <= b, tirx.GT: lambda a, b: a > b, tirx.GE: lambda a, b: a >= b,
     tirx.EQ: lambda a, b: a == b, tirx.NE: lambda a, b: a != b, tirx.And: lambda a, b: a and b, tirx.Or: lambda a, b: a or b,
 }  # fmt: skip
@@ -178,6 +179,6 @@ class _Walk:
         if isinstance(expr, ir.Call) and expr.op.name.endswith("if_then_else"):
             condition, yes, no = expr.args
             return self._value(yes if self._value(condition, end) else no, end)
-        raise AssertionError(f"an index that is not of numbers: {type(expr).__name__} {expr.op} {expr}")
+        raise AssertionError(f"an index that is not of numbers: {type(expr).__name__} {expr}")
 
 
