@@ -1,4 +1,6 @@
 // Copies that helpers take part in: every byte arrives once, errors are told, and a copy is over when it says so.
+//
+// shared_copy [ROUNDS]
 #include "storage/shared_copy.h"
 
 #include <cstdio>
@@ -37,7 +39,8 @@ void Require(bool holds, const char* what) {
 
 }  // namespace
 
-int main() {
+int main(int count, char** args) {
+  const int rounds = count > 1 ? std::atoi(args[1]) : 3000;
   std::minstd_rand random(1);
   for (std::byte& byte : file) byte = static_cast<std::byte>(random());
   SharedCopy copy;
@@ -47,7 +50,7 @@ int main() {
       while (!stop)
         if (copy.Help(Read)) ++helped;
     });
-  for (int round = 0; round < 3000 || (helped == 0 && round < 1000000); ++round) {
+  for (int round = 0; round < rounds || (helped == 0 && round < 1000000); ++round) {
     const size_t nbytes = (1 + random() % (kLargest / kPage)) * kPage;
     const uint64_t offset = random() % 64 * kPage;
     std::memset(arena.data(), 0, nbytes);
