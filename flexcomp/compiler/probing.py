@@ -37,7 +37,7 @@ from .kernel_rates import VARYING, measure_kernels
 STEP = 1.05  # figures are powers of this, by which least times of two probes hardly differ: builds repeat
 MOST_FILES = 64
 # What is measured: other measurements are not remembered as that.
-_WHAT = "loader by pages, kernels of five kinds with weights from memory, preparing, memory and caches of one thread and all"
+_WHAT = "loader by pages, kernels of five kinds that ask slow memory ahead, preparing, memory and caches of one thread and all"
 _log = logging.getLogger(__name__)
 _VARIABLE = "FLEXCOMP_PROBE"
 _NO = {"0", "false", "f", "no", "n", "off"}  # as on the command line
