@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
@@ -104,6 +105,7 @@ def eligible(stored: Panel, prepared: Panel) -> bool:
     return whole and alike and kept and stored.vectors == prepared.vectors
 
 
+@lru_cache(256)  # layers that are alike have one
 def function(preparation: Preparation) -> tirx.PrimFunc:
     """A PrimFunc (stored, first, count, prepared): blocks [first, first + count) of the prepared panel.
 

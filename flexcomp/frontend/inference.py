@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import onnx
 
@@ -12,6 +14,7 @@ from flexcomp.frontend.schemas import require_element_types, require_nodes
 
 PROTOBUF_LIMIT = 2**31  # bytes: larger models cannot be serialised, which ONNX's tools do
 _LONGEST = 1 << 21  # elements of one axis whose values ONNX's inference may follow: it notes each, in 200 bytes
+_LARGE_NBYTES = 1 << 16  # of floats that are certainly no scales or bounds, which rules of operators read
 _REASON = re.compile(r"\(op_type:(\w+)(?:, node name: (.*?))?\): ")
 _FOREIGN = re.compile(r"\[(Shape|Type)InferenceError\]|Inference error\(s\):")
 
@@ -21,11 +24,31 @@ StaticType = tuple[int, tuple[int, ...]]
 
 def infer_shapes(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
     """As `onnx.shape_inference.infer_shapes`, with values followed unless this would take much memory."""
-    found = onnx.shape_inference.infer_shapes(model, **options)
-    shapes = (kind.tensor_type.shape.dim for kind in types(found.graph).values())
-    if any(len(dims) == 1 and dims[0].dim_value > _LONGEST for dims in shapes):
-        return found
-    return onnx.shape_inference.infer_shapes(model, **options, data_prop=True)
+    with _without_weights(model) as weights:
+        found = onnx.shape_inference.infer_shapes(model, **options)
+        shapes = (kind.tensor_type.shape.dim for kind in types(found.graph).values())
+        if not any(len(dims) == 1 and dims[0].dim_value > _LONGEST for dims in shapes):
+            found = onnx.shape_inference.infer_shapes(model, **options, data_prop=True)
+    for place, data in weights.items():
+        found.graph.initializer[place].raw_data = data
+    return found
+
+
+@contextmanager
+def _without_weights(model: onnx.ModelProto) -> Iterator[dict[int, bytes]]:
+    """The data of weights by their places, taken out of the model meanwhile: inference reads none, and copied all each time."""
+    weights = {
+        place: tensor.raw_data
+        for place, tensor in enumerate(model.graph.initializer)
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.raw_data) >= _LARGE_NBYTES
+    }
+    for place in weights:
+        model.graph.initializer[place].ClearField("raw_data")
+    try:
+        yield weights
+    finally:
+        for place, data in weights.items():
+            model.graph.initializer[place].raw_data = data
 
 
 def infer(model: onnx.ModelProto) -> onnx.GraphProto:
