@@ -15,6 +15,7 @@ from flexcomp.deferred import Deferred, told_by
 from flexcomp.errors import ModelError
 from flexcomp.frontend import load_shapes, onnx_file
 from flexcomp.frontend.file_bytes import FileBytes
+from flexcomp.frontend.inference import inferred_shapes
 from flexcomp.frontend.onnx_model import OnnxModel, graph_inputs, read_onnx, simplify_onnx
 from tests.operators import blocks
 
@@ -48,6 +49,29 @@ def run(network: onnx.ModelProto, x: np.ndarray, large: dict[str, np.ndarray]) -
 
 def simplified(source) -> OnnxModel:
     return simplify_onnx(read_onnx(source), {})
+
+
+def test_inference_sees_no_weights(monkeypatch):
+    """Nor are these lost: in the model, in what is found, and after an error."""
+    seen = []
+    of_onnx = onnx.shape_inference.infer_shapes
+
+    def spy(given, **options):
+        seen.append(given.ByteSize())
+        return of_onnx(given, **options)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", spy)
+    given = model()
+    before = given.SerializeToString()
+    found = inferred_shapes(given)
+    assert given.SerializeToString() == before
+    assert [one.raw_data for one in found.graph.initializer] == [one.raw_data for one in given.graph.initializer]
+    assert {info.name for info in found.graph.value_info} == {"p", "s", "t", "u"}
+    assert max(seen) < 4 * WIDTH * WIDTH
+    given.graph.output[0].type.tensor_type.shape.dim[1].dim_value = WIDTH + 1
+    with pytest.raises(ModelError, match="contradict"):
+        inferred_shapes(given)
+    assert [one.raw_data for one in given.graph.initializer] == [one.raw_data for one in found.graph.initializer]
 
 
 @pytest.mark.parametrize("listed", [False, True])

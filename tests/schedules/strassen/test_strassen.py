@@ -174,6 +174,16 @@ def test_a_network_computes_the_same_with_the_fastest_kernels(tmp_path):
     assert abs(outputs["fastest"] - outputs["smallest"]).max() < 1e-5 * abs(outputs["smallest"]).max()
 
 
+def test_the_code_of_one_level_is_that_of_one_product_for_each_size_of_tile():
+    """LLVM compiles no multiply-add twice: for 4 tiles of 6 pairs, and for 7 of 6 and 2 of 5."""
+    for pixels, sizes in ((48, (6,)), (104, (6, 5))):
+        way = Strassen(ConvSpec(1, 1, pixels, 128, 96), Tile(6, 16), 3)
+        assert {way.rows, way.units // way.tiles} == {*sizes}
+        found: list[tirx.Mul] = []
+        tvm_ffi.structural_walk(kernel(way, 8).body, (tirx.Mul, found.append))
+        assert sum(str(one.ty.dtype) == "float32x8" for one in found) == 2 * sum(sizes)
+
+
 def test_passes_write_out_few_numbers_of_a_kernel_that_is_told():
     """Where tiles begin hangs on the valid pixels by long expressions, which an analyzer would put into every index."""
     way = Strassen(ConvSpec(1, 1, 75, 128, 96), Tile(6, 16), 1, 1)
