@@ -3,10 +3,12 @@
 import pytest
 import tvm
 import tvm_ffi
+from tvm import s_tir
 from tvm.relax import op
 
 from flexcomp.compiler.cuda_code import cuda_code
-from flexcomp.schedules.cuda import ARCHITECTURES, fallback
+from flexcomp.schedules.cuda import ARCHITECTURES, copies, fallback
+from flexcomp.schedules.operators.concat import copy_of
 from tests.schedules.generic.cases import legalised
 
 _CREATE, _COMPILE = "ffi.Module.create.cuda", "tvm_callback_cuda_compile"
@@ -43,3 +45,16 @@ def test_code_is_the_same_on_a_machine_with_a_gpu(gpu):
         tvm.register_global_func(_CREATE, lambda *args: None)
     with pytest.raises(RuntimeError, match="there is no compiler"):  # the user's function has its name again
         tvm.get_global_func(_COMPILE)("")
+
+
+def test_only_blocks_that_tvm_schedules_have_their_allocations_compacted(monkeypatch):
+    @tvm.transform.module_pass(opt_level=0, name="compacting")
+    def compacting(*_) -> tvm.IRModule:
+        raise AssertionError("compacted")
+
+    monkeypatch.setattr(s_tir.transform, "CompactBufferAllocation", lambda: compacting)
+    architecture = ARCHITECTURES["sm_87"]
+    assert "__global__" in cuda_code(copies.concat(copy_of((3, 5), "float32")), architecture).source
+    (function,) = legalised(lambda x: op.argmax(x, 1), (2, 300))
+    with pytest.raises(AssertionError, match="compacted"):
+        cuda_code(fallback.schedule(function, architecture).func, architecture)
