@@ -8,6 +8,9 @@ SHOWN = $(if $(ARGS),$(RESULTS),docs/measurements)
 # Hundreds of processes of the tests import flexcomp: with bytecode at hand each takes half a second less.
 unexport PYTHONDONTWRITEBYTECODE
 
+# A worker of the tests waits now and then, for a device, an emulator or another worker's fixture: one more keeps all cores busy.
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+
 # How long `make fuzz` takes, without compiling.
 FUZZ_SECONDS := 120
 
@@ -33,7 +36,7 @@ demo:
 
 test:
 	@bash scripts/environment.sh $(VENV) test
-	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations 10 $(ARGS)
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist worksteal --durations 10 $(ARGS)
 
 faults:
 	@bash scripts/environment.sh $(VENV) test
