@@ -128,8 +128,10 @@ def test_random_inputs_are_seeded(tiny, tmp_path):
 
 
 def test_bandwidth_limit(tiny):
-    report = run(tiny.library, "--budget", "min", "--read-bandwidth", "50e6", "--repeat", 2)
-    assert min(report["latency_ms"]) > 0.9 * report["bytes_read"][0] / 50e6 * 1e3
+    """Of the whole process: one inference may find bytes that were read between it and the one before."""
+    start = time.monotonic()
+    report = run(tiny.library, "--budget", "min", "--read-bandwidth", "50e6", "--repeat", 16)
+    assert time.monotonic() - start > 0.9 * sum(report["bytes_read"]) / 50e6 > 0.4
 
 
 @pytest.mark.parametrize(
