@@ -221,9 +221,12 @@ def _on_levels(spec: ConvSpec, unit: VectorUnit, levels: int, vectors: int) -> l
         if levels > 1:
             found[way] = None
             continue
-        if way.panel.blocks * way.panel.block_nbytes <= _CACHED_NBYTES:
+        many = way.panel.blocks * way.panel.block_nbytes > _CACHED_NBYTES
+        if not many:
             found[way] = None  # tile by tile: weights stay cached, and results are written as whole pixels
-        most = max(1, int(_BAND * unit.memory.second_nbytes) // (4 * way.rows * way.v_row))
+        # Many weights are read once for each band; of few, larger bands only move more results at a time.
+        room = _BAND * (unit.memory.second_nbytes if many else min(unit.memory.second_nbytes, USUAL.second_nbytes))
+        most = max(1, int(room) // (4 * way.rows * way.v_row))
         bands = math.ceil(way.tiles / most)
         for count in {bands, math.ceil(bands / unit.threads) * unit.threads}:
             if count <= way.tiles:
