@@ -119,8 +119,8 @@ def _measured(
             for family, spec, kernel in probes
             if family is not reader
         }
-        memory = replace(unit.memory, far=rates[DIRECT.name] / far_rate, near=rates[DIRECT.name] / last_level)
-        unit = replace(unit, memory=memory)
+        found = replace(unit.memory, far=rates[DIRECT.name] / far_rate, near=rates[DIRECT.name] / last_level)
+        unit = replace(unit, memory=found)
     direct = rates.pop(DIRECT.name)
     slowness = {name: direct / rate for name, rate in rates.items()}
     prepared = {name: way.prepared.blocks * way.prepared.block_nbytes for name, way in ways.items()}
@@ -133,7 +133,7 @@ def _measured(
 
 
 def _work(family: Family, spec: ConvSpec, kernel: Candidate, unit: VectorUnit) -> float:
-    """That of the same kernel on another machine."""
+    """The work of the same kernel on another machine."""
     return next((one.work for one in family.candidates(spec, unit) if str(one) == str(kernel)), kernel.work)
 
 

@@ -42,7 +42,6 @@ class LevelEmitter:
         self.copy_size = way.rows * way.tile.channels
         self.v_at = T.bind(slot * math.prod(way.scratch[0][1:])) if way.slots > 1 else 0
         self.c_at = T.bind(slot * math.prod(way.scratch[1][1:])) if way.slots > 1 else 0
-
         self.asked = way.asked
         self.tile_number: tirx.Expr | int = 0  # in a band
 

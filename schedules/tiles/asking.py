@@ -24,14 +24,16 @@ def share(floats: int, tiles: int) -> int:
 
 
 def ask(buffer, next_at, done, floats: int) -> Callable[[tirx.Expr], None]:
-    """What a step emits to ask for its share of the block at `next_at`, after `done` steps of all tiles."""
+    """The prefetches of a step: its share of the block at `next_at`, after `done` steps of all tiles."""
     begin = T.bind(next_at + done * floats)
     return lambda step: prefetch(buffer, begin + step * floats, floats, level=2)
 
 
 def in_order(buffer, at, floats: int, next_ones: Callable[[tirx.Expr], None] | None) -> Callable[[tirx.Expr], None]:
-    """What a step emits that reads so many weights, in order from `at` on: others ask for them as these ask for the next ones,
-    or nobody does, and memory is asked for what comes soon."""
+    """The prefetches of a step that reads so many weights, in order from `at` on.
+
+    With `next_ones` these lie in the second-level cache, because earlier tiles asked for them; else they come from memory.
+    """
 
     def fetch(step) -> None:
         if next_ones is None:

@@ -88,7 +88,7 @@ def prefetch_ahead(buffer, index, floats: int) -> None:
 
 
 def prefetch_near(buffer, index, floats: int) -> None:
-    """Likewise, of weights that are in the second-level cache."""
+    """Ask for weights of the second-level cache that a loop reads in order: now at `index`, and `floats` in each step."""
     prefetch(buffer, index + _NEAR_AHEAD, floats)
 
 
