@@ -1,6 +1,7 @@
 #include "pin.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace flexcomp::planner {
@@ -48,6 +49,26 @@ void Late(const PinTask& task, double rate, std::vector<char>* late) {
   }
 }
 
+// The pages of these steps for each of three rates, where no steps share weights. One rate alone takes as long: each step waits for
+// the one before.
+std::array<int64_t, 3> LatePages(const PinTask& task, const std::array<double, 3>& rates) {
+  std::array<double, 3> earned{};
+  std::array<int64_t, 3> pages{};
+  for (int turn = 0; turn < 2; ++turn) {
+    pages = {};
+    for (size_t step = 0; step < task.costs.size(); ++step) {
+      const double cost = task.costs[step], kept = task.kept[step], limit = static_cast<double>(task.room[step]);
+      for (size_t at = 0; at < rates.size(); ++at) {
+        const bool late = cost > std::max(earned[at], 0.0);
+        earned[at] -= late ? kept : cost;
+        earned[at] = std::min(earned[at] + rates[at] * task.seconds[step], limit);
+        pages[at] += late ? task.pages[step] : 0;
+      }
+    }
+  }
+  return pages;
+}
+
 std::vector<char> Evenly(const PinTask& task) {
   const size_t count = task.pages.size();
   std::vector<char> best(count), pinned(count);
@@ -61,16 +82,22 @@ std::vector<char> Evenly(const PinTask& task) {
     Fill(task, InOrder(count), task.capacity, &best);
     return best;
   }
-  for (int halving = 0; halving < kHalvings; ++halving) {
+  const bool shares = task.owner != InOrder(count);
+  const auto halve = [&](double rate, int64_t pages) { (pages <= task.capacity ? high : low) = rate; };
+  for (int halving = 0; halving < kHalvings; halving += shares ? 1 : 2) {
     const double rate = (low + high) / 2;
-    Late(task, rate, &pinned);
-    if (PagesOf(task.pages, pinned) <= task.capacity) {
-      best.swap(pinned);
-      high = rate;
-    } else {
-      low = rate;
+    if (shares) {
+      Late(task, rate, &pinned);
+      halve(rate, PagesOf(task.pages, pinned));
+      continue;
     }
+    const std::array<double, 3> rates{rate, (low + rate) / 2, (rate + high) / 2};
+    const std::array<int64_t, 3> pages = LatePages(task, rates);
+    const size_t next = pages[0] <= task.capacity ? 1 : 2;
+    halve(rate, pages[0]);
+    halve(rates[next], pages[next]);
   }
+  Late(task, high, &best);
   Fill(task, InOrder(count), task.capacity - PagesOf(task.pages, best), &best);
   return best;
 }
