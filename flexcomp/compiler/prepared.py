@@ -103,15 +103,17 @@ class Prepared:
         return artifact_of(programs, objects, self)
 
     def programs(
-        self, requests: Sequence[Request], report: Progress, *, yardstick: bool = False, thorough: bool = True
-    ) -> tuple[list[Program], dict[str, bytes]]:
+        self, requests: Sequence[Request], report: Progress, *, yardstick: bool = False, thorough: bool = True,
+        usual_from: int = 0,
+    ) -> tuple[list[Program], dict[str, bytes]]:  # fmt: skip
         """As `artifacts`: programs on all weights of the network, and the object files of their kernels.
 
-        `thorough` as for `plan.ladder_of`.
+        `thorough` and `usual_from` as for `plan.ladder_of`.
         """
         with self.compiler as compiler:
             compiler.begin(self._code(self.planning.network.base.layers)[1], self.target)  # every ladder needs most of them
-            return self._programs(self._ladders(requests, report, yardstick, thorough), compiler, report)
+            ladders = self._ladders(requests, report, yardstick, thorough, usual_from)
+            return self._programs(ladders, compiler, report)
 
     def _programs(
         self, planned: _Planned, compiler: KernelCompiler, report: Progress
@@ -151,13 +153,20 @@ class Prepared:
             programs.append(program)
         return programs, objects
 
-    def _ladders(self, requests: Sequence[Request], report: Progress, yardstick: bool, thorough: bool) -> _Planned:
+    @property
+    def least(self) -> int:
+        """The smallest budget that can be planned for, in bytes."""
+        return plan.rounded_up(plan.minimum_budget(self.planning.forms[0].problem).nbytes, self.target.memory_unit)
+
+    def _ladders(
+        self, requests: Sequence[Request], report: Progress, yardstick: bool, thorough: bool, usual_from: int
+    ) -> _Planned:
         planned = _Planned()
         for request in requests:
             planning = self.planning.on(request.storage or self.profile.storage)
             rungs, default = plan_rungs(
                 planning, request.budget, request.strategy, lambda done, total: report("plan", done, total),
-                self.target.memory_unit, thorough,
+                self.target.memory_unit, thorough, usual_from=usual_from,
             )  # fmt: skip
             planned.add(rungs, planning.costs.storage, default)
         if yardstick:
@@ -200,8 +209,10 @@ def artifact_of(programs: Sequence[Program], objects: dict[str, bytes], of: Prep
 def artifact_of_shapes(prepared: Sequence[Prepared], request: Request, report: Progress) -> Artifact:
     """The artifact of a network in several shapes, each of which has plans of its own. Raises BudgetError as `artifacts`."""
     programs, objects = [], {}
+    usual_from = max(one.least for one in prepared)  # of a session, whose budget is enough for every shape
     for one in prepared:
-        (program,), of = one.programs([request], report, thorough=not programs)  # or each costs as much as the largest
+        effort = {"thorough": not programs, "usual_from": usual_from}  # or each costs as much as the largest
+        (program,), of = one.programs([request], report, **effort)
         programs.append(program)
         objects |= of
     return artifact_of(programs, objects, prepared[0])

@@ -29,10 +29,11 @@ def plan_rungs(
     report: Callable[[int, int], None],
     unit: int = plan.PAGE,
     thorough: bool = True,
+    usual_from: int = 0,
 ) -> tuple[tuple[Rung, ...], int]:
     """The rungs of the ladder, one for the budget that was asked for among them, and the budget to use where none is given.
 
-    Memory is given in `unit` bytes; `thorough` as for `plan.ladder_of`.
+    Memory is given in `unit` bytes; `thorough` and `usual_from` as for `plan.ladder_of`.
     Raises BudgetError, naming the layer that sets the smallest feasible budget, if less was asked for.
     """
     minimum = plan.minimum_budget(planning.forms[0].problem)
@@ -47,7 +48,7 @@ def plan_rungs(
         asked -= asked % unit  # the rest could not be used
     offers = Offers(planning)
     try:
-        chosen = offers.ladder((asked,), strategy, report, unit=unit, thorough=thorough)
+        chosen = offers.ladder((asked,), strategy, report, unit=unit, thorough=thorough, usual_from=usual_from)
     except plan.InfeasibleError as error:
         least = replace(error.minimum, layer=planning.network.titled(error.minimum.layer))
         raise BudgetError(str(plan.InfeasibleError(error.strategy, error.asked, least, error.reason))) from error
@@ -86,6 +87,7 @@ class Offers:
         budgets: Sequence[int] | None = None,
         unit: int = plan.PAGE,
         thorough: bool = True,
+        usual_from: int = 0,
     ) -> tuple[plan.Choice, ...]:
         """As `plan.ladder_of`; choices name forms by their index here."""
         return plan.ladder_of(
@@ -99,6 +101,7 @@ class Offers:
             fit_to_budget=self._fitted_to_budget,
             unit=unit,
             thorough=thorough,
+            usual_from=usual_from,
         )
 
     def _fitted_to_budget(self, budget: int) -> list[tuple[int, plan.Problem]]:

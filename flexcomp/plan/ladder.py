@@ -70,6 +70,7 @@ def ladder_of(
     fit_to_budget: FitToBudget = lambda budget: (),
     unit: int = PAGE,
     thorough: bool = True,
+    usual_from: int = 0,
 ) -> tuple[Choice, ...]:
     """As `ladder`, where a rung may solve any of several problems: one network with other kernels.
 
@@ -82,6 +83,7 @@ def ladder_of(
     planned, multiples of `unit` bytes, the granularity of memory. Budgets between them follow, searched near the plans of
     their neighbours, and finally the budgets worth a rung, with all effort and their best kernels. Without `thorough` searches
     between go on for fewer problems, and no budget far from all rungs is looked at again: three quarters of the time.
+    Budgets below `usual_from` bytes are those of the grid, after a short search; that budget has a plan of its own.
 
     Threads on all cores plan budgets, as the C++ loops release Python: several threads call `fit_to_budget` at once.
     The plans do not depend on the number of threads.
@@ -90,11 +92,14 @@ def ladder_of(
     pick = _last if last_that_fits else _fastest
     extra, ends = set(extra), _ends(problems, unit) if budgets is None else ()
     asked = extra | set(budgets or ())
+    if ends and ends[0] < usual_from < ends[1]:
+        asked.add(usual_from)
     largest = max({*ends, *asked})
     found: dict[int, Choice] = {}
     done_thoroughly: set[int] = set()  # budgets planned with all effort
     sketches = SKETCHED if thorough else QUICKLY
-    wanted = {budget: _Wanted() for budget in sorted({*asked, *(first_budgets(*ends, unit) if ends else ())})}
+    first = sorted({*asked, *(first_budgets(*ends, unit) if ends else ())})
+    wanted = {budget: _Wanted(quick=budget < usual_from and budget not in asked) for budget in first}
 
     def choose(budget: int, how: _Wanted) -> Choice | None:
         offered = {index: problems[index] for index, (least, most) in enumerate(between) if least <= budget <= most}
@@ -120,9 +125,9 @@ def ladder_of(
             finally:
                 for one in chosen:
                     one.cancel()  # after an error: tasks that have not begun
-            done_thoroughly |= {budget for budget, how in wanted.items() if not how.quick}
+            done_thoroughly |= {budget for budget, how in wanted.items() if not how.quick or budget < usual_from}
             further = budgets is None and not last_that_fits
-            wanted = _wanted(found, done_thoroughly, {*ends, *asked}, unit, thorough) if further else {}
+            wanted = _wanted(found, done_thoroughly, {*ends, *asked}, unit, thorough, usual_from) if further else {}
     report(total, total)
     rungs = [found[budget] for budget in sorted(found)] if last_that_fits else _in_order(found, {*ends, *asked}, unit)
     for one in rungs:  # other plans are not used
@@ -140,10 +145,12 @@ class _Wanted:
 
 
 def _wanted(
-    found: Mapping[int, Choice], done: Collection[int], asked: Collection[int], unit: int, between: bool
+    found: Mapping[int, Choice], done: Collection[int], asked: Collection[int], unit: int, between: bool, least: int
 ) -> dict[int, _Wanted]:
-    """Budgets to plan next; none once those worth a rung, and those far `between` if asked, are `done`, with all effort."""
-    further = further_budgets({budget: choice.latency for budget, choice in found.items()}, unit)
+    """Budgets to plan next, from `least` bytes on; none once those worth a rung, and those far `between` if asked, are `done`,
+    with all effort.
+    """
+    further = further_budgets({budget: choice.latency for budget, choice in found.items() if budget >= least}, unit)
     if further:
         return {budget: _Wanted(_neighbours(found, budget), quick=True) for budget in further}
     rungs = [choice.plan.budget for choice in _in_order(found, asked, unit)]

@@ -7,10 +7,11 @@ import onnxruntime
 import pytest
 
 import flexcomp
-from flexcomp.compiler import auto_shapes
+from flexcomp.compiler import auto_shapes, prepared
 from flexcomp.compiler.builder import prepare_shapes
 from flexcomp.compiler.options import Request, options_of
 from flexcomp.compiler.prepared import artifact_of_shapes
+from flexcomp.compiler.rungs import plan_rungs
 from flexcomp.errors import InputError
 from flexcomp.program.program import EXTENTS
 from flexcomp.program.program_bytes import encode_program, encode_shapes
@@ -23,10 +24,10 @@ TARGET = "llvm -mcpu=x86-64-v3"
 
 
 def shaped(model, input_shapes, shapes, **options):
-    prepared = prepare_shapes(
+    networks = prepare_shapes(
         model, TARGET, options_of(input_shapes=input_shapes, shapes=shapes, threads=1, **options), compiler=UNCOMPILED
     )
-    return artifact_of_shapes(prepared, Request(parse_budget("all")), lambda phase, done, total: None)
+    return artifact_of_shapes(networks, Request(parse_budget("all")), lambda phase, done, total: None)
 
 
 def test_one_row_and_many_have_one_weights_file(tmp_path):
@@ -45,6 +46,20 @@ def test_contents_of_all_shapes_come_first():
     both = shaped(encoder(), INPUTS, {"n": [16, 64]})
     weights = sorted(both.weights, key=lambda entry: entry[2])
     assert [array.shape for _, array, _ in weights[-2:]] == [(64, 64), (16, 64)]
+
+
+def test_few_plans_are_for_less_than_every_shape_needs(monkeypatch):
+    """A session's budget is enough for all of them."""
+    given = []
+
+    def planned(*args, usual_from, **options):
+        given.append(usual_from)
+        return plan_rungs(*args, usual_from=usual_from, **options)
+
+    monkeypatch.setattr(prepared, "plan_rungs", planned)
+    programs = shaped(encoder(128), INPUTS, {"n": [8, 16, 64]}).programs
+    least = [one.rungs[0].budget for one in programs]
+    assert least == sorted(set(least), reverse=True) and given == [least[0]] * 3
 
 
 def test_the_order_of_shapes_does_not_matter(tmp_path):

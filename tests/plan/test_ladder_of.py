@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flexcomp.plan import ladder, ladder_of, usual
+from flexcomp.plan import PAGE, ladder, ladder_of, usual
 from flexcomp.plan.search.descent import NO_SLOWER
 from flexcomp.plan.simulate import fast_compute, latency_of
-from flexcomp.plan.spacing import NEARLY
+from flexcomp.plan.spacing import NEARLY, first_budgets
 
 from .networks import squeezenet
 
@@ -60,6 +60,23 @@ def test_a_ladder_that_is_not_thorough_is_hardly_slower():
         best = [min(rung.latency for rung in one if rung.plan.budget <= budget) for one in (thorough, quick)]
         ratios.append(best[1] / best[0])
     assert np.mean(ratios) < 1.001 and max(ratios) < 1.01
+
+
+def test_few_budgets_are_planned_below_those_that_are_used():
+    """The smallest one is among them, and where use begins there is a plan as good as any."""
+    problem, made = squeezenet(), [0, 0]  # plans
+    every = ladder_of([problem], report=lambda done, total: made.__setitem__(0, total))
+    least = every[2 * len(every) // 3].plan.budget + PAGE
+    some = ladder_of([problem], usual_from=least, report=lambda done, total: made.__setitem__(1, total))
+    assert made[1] < 0.9 * made[0]
+    budgets = [[choice.plan.budget for choice in one] for one in (every, some)]
+    assert budgets[1][0] == budgets[0][0] and budgets[1][-1] == budgets[0][-1] and least in budgets[1]
+    assert {one for one in budgets[1] if one < least} <= {*first_budgets(budgets[0][0], budgets[0][-1])}
+    ratios = []
+    for budget in (least, *(one for one in budgets[0] if one > least)):
+        best = [min(rung.latency for rung in one if rung.plan.budget <= budget) for one in (every, some)]
+        ratios.append(best[1] / best[0])
+    assert np.mean(ratios) < 1.01 and max(ratios) < 1.03
 
 
 def test_the_usual_budget_is_nearly_as_fast_where_computing_is_faster():
