@@ -38,6 +38,8 @@ class _Candidate:
 def cold_steps(planning: Planning, form: Form, planned: plan.Plan) -> tuple[Cold, ...]:
     """The steps of the first inference that take stored weights; layers are indices into `Network.layers`."""
     found = sorted(_candidates(planning, form, planned), key=lambda one: (one.added_s / one.saved_s, one.step))
+    if not found:
+        return ()
     tried: dict[int, float] = {}
 
     def latency(count: int) -> float:
@@ -132,10 +134,10 @@ def _first(
         step = steps[one.step]
         assert own.weights is not None
         layers[step.layer] = planned_layer(own, one.own, planning.costs)
-        steps[one.step] = replace(step, count=own.weights.blocks)
+        steps[one.step] = step._replace(count=own.weights.blocks)
         if not own.scratch_nbytes:
             scratch_at[one.step] = -1
         place = {"form": 0, "source": one.pages[0], "nbytes": one.pages[1], "address": one.at}
-        segments[one.segment] = replace(segments[one.segment], **place)
+        segments[one.segment] = segments[one.segment]._replace(**place)
     problem = replace(form.problem, layers=tuple(layers))
     return problem, replace(planned, steps=tuple(steps), scratch_at=tuple(scratch_at), segments=tuple(segments))

@@ -140,7 +140,6 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-_STEP_ROW, _SEGMENT_ROW = (attrgetter(*(field.name for field in fields(kind))) for kind in (Step, Segment))
 _STORED_ROW = attrgetter(*(field.name for field in fields(Stored)))
 
 
@@ -188,7 +187,7 @@ class NativeProblem:
         _library().FlexcompPlannerPlan(self.handle, *map(_address, (steps, segments, need, again)))
         return (
             result,
-            tuple(Step(*row) for row in _rows(steps, 3)),
+            tuple(map(Step._make, _rows(steps, 3))),
             tuple(
                 Segment(step, source, nbytes, address, after, bool(pinned), count, bool(ahead), kept_at, form)
                 for step, source, nbytes, address, after, pinned, count, ahead, kept_at, form in _rows(segments, 10)
@@ -201,8 +200,8 @@ class NativeProblem:
         """As `simulate`. Raises PlanError if the waits can never end."""
         rows, latency, waits = plan.__dict__.get("_rows"), c_double(), _Waits()
         if rows is None:  # a plan is asked for on predicted and on faster computing, more than once
-            steps = array("q", chain.from_iterable(map(_STEP_ROW, plan.steps)))
-            segments = array("q", chain.from_iterable(map(_SEGMENT_ROW, plan.segments)))
+            steps = array("q", chain.from_iterable(plan.steps))
+            segments = array("q", chain.from_iterable(plan.segments))
             rows = plan.__dict__["_rows"] = steps, segments, array("q", plan.need)
         steps, segments, need = map(_address, rows)
         sizes = len(plan.steps), steps, len(plan.segments), segments, need

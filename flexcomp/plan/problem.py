@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, wraps
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -301,8 +301,7 @@ def of_problem(function: Callable[[Problem], Result]) -> Callable[[Problem], Res
     return found
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """Blocks [first, first + count) of a layer, or all. A layer without weights is one step of one block."""
 
     layer: int
@@ -310,8 +309,7 @@ class Step:
     count: int
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """The load of the weights of one step, or of a few in a row: file and arena range, outward-aligned to pages.
 
     Later steps may use the segment again (`Plan.again`).

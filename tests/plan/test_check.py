@@ -137,21 +137,21 @@ def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
             kinds = ["address", "after", "pinned", "ahead", "count", "source", "form", "swap", "kept"]
             change = data.draw(st.sampled_from(kinds))
             if change == "address":
-                segment = replace(segment, address=page)
+                segment = segment._replace(address=page)
             elif change == "after":
-                segment = replace(segment, after=data.draw(st.integers(0, len(good.steps))))
+                segment = segment._replace(after=data.draw(st.integers(0, len(good.steps))))
             elif change == "pinned":
-                segment = replace(segment, pinned=not segment.pinned)
+                segment = segment._replace(pinned=not segment.pinned)
             elif change == "kept":
-                segment = replace(segment, kept_at=data.draw(st.sampled_from([-1, page])))
+                segment = segment._replace(kept_at=data.draw(st.sampled_from([-1, page])))
             elif change == "ahead":
-                segment = replace(segment, ahead=not segment.ahead, after=data.draw(st.integers(0, len(good.steps))))
+                segment = segment._replace(ahead=not segment.ahead, after=data.draw(st.integers(0, len(good.steps))))
             elif change == "count":
-                segment = replace(segment, count=max(1, segment.count + data.draw(st.sampled_from([-1, 1]))))
+                segment = segment._replace(count=max(1, segment.count + data.draw(st.sampled_from([-1, 1]))))
             elif change == "form":
-                segment = replace(segment, form=segment.form + data.draw(st.sampled_from([-1, 1])))
+                segment = segment._replace(form=segment.form + data.draw(st.sampled_from([-1, 1])))
             elif change == "source":
-                segment = replace(segment, source=segment.source + data.draw(st.sampled_from([-PAGE, PAGE])))
+                segment = segment._replace(source=segment.source + data.draw(st.sampled_from([-PAGE, PAGE])))
             else:
                 segments = list(broken.segments)
                 segments[index - 1], segments[index] = segments[index], segments[index - 1]
@@ -183,7 +183,7 @@ def by_hand() -> tuple[Problem, Plan]:
 
 def segment(planned: Plan, index: int, **changes: object) -> Plan:
     segments = list(planned.segments)
-    segments[index] = replace(segments[index], **changes)
+    segments[index] = segments[index]._replace(**changes)
     return replace(planned, segments=tuple(segments))
 
 

@@ -196,14 +196,14 @@ def test_by_hand() -> None:
 
 def test_pinned_loads_cost_time_only_in_the_first_inference() -> None:
     problem, planned = chain()
-    pinned = replace(planned, segments=(replace(planned.segments[0], pinned=True), *planned.segments[1:]))
+    pinned = replace(planned, segments=(planned.segments[0]._replace(pinned=True), *planned.segments[1:]))
     assert simulate(problem, pinned).stall == pytest.approx(0)
     assert simulate(problem, pinned, cold=True).stall == pytest.approx(1)
 
 
 def test_waits_that_never_end() -> None:
     problem, planned = chain()
-    stuck = replace(planned, segments=(replace(planned.segments[0], after=1), *planned.segments[1:]))
+    stuck = replace(planned, segments=(planned.segments[0]._replace(after=1), *planned.segments[1:]))
     with pytest.raises(PlanError, match="step 0 waits for a load that waits for 1 steps"):
         simulate(problem, stuck)
 

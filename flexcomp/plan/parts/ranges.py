@@ -32,22 +32,25 @@ def in_two_ranges(problem: Problem, plan: Plan) -> Plan:
         start, nbytes = stays[number - 1]
         return address - before[number - 1] - min(nbytes, address - start)  # less for an empty object inside a range
 
-    if stays:
+    worked = plan.worked_nbytes(problem)
+    if stays and starts[0] < worked:  # else nothing else moves
         buffer_at = tuple(at if one.stays else down(at) for at, one in zip(plan.buffer_at, problem.buffers, strict=True))
         segments = tuple(one if one.pinned else _at(one, down(one.address), one.kept_at) for one in plan.segments)
-        moved = replace(plan, buffer_at=buffer_at, scratch_at=tuple(map(down, plan.scratch_at)), segments=segments)
-    else:
-        moved = plan
-    working = pages(moved.worked_nbytes(problem)) * PAGE
+        plan = replace(plan, buffer_at=buffer_at, scratch_at=tuple(map(down, plan.scratch_at)), segments=segments)
+        worked = plan.worked_nbytes(problem)
+    working = pages(worked) * PAGE
     up = {address: working + below for address, below in zip(starts, before, strict=False)}
     segments = tuple(
-        _at(one, up[one.address] if one.pinned else one.address, up.get(one.kept_at, -1)) for one in moved.segments
+        _at(one, up[one.address] if one.pinned else one.address, up.get(one.kept_at, -1))
+        if one.pinned or one.kept_at >= 0
+        else one
+        for one in plan.segments
     )
-    buffer_at = tuple(up[at] if one.stays else at for at, one in zip(moved.buffer_at, problem.buffers, strict=True))
-    return replace(moved, arena=working + before[-1], working=working, buffer_at=buffer_at, segments=segments)
+    buffer_at = tuple(up[at] if one.stays else at for at, one in zip(plan.buffer_at, problem.buffers, strict=True))
+    return replace(plan, arena=working + before[-1], working=working, buffer_at=buffer_at, segments=segments)
 
 
 def _at(segment: Segment, address: int, kept_at: int) -> Segment:
     """The segment with these addresses."""
     same = (address, kept_at) == (segment.address, segment.kept_at)
-    return segment if same else replace(segment, address=address, kept_at=kept_at)
+    return segment if same else segment._replace(address=address, kept_at=kept_at)

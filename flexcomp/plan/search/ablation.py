@@ -19,7 +19,7 @@ def without_preloading(problem: Problem, budget: int) -> Plan:
     """
     layers = (replace(one, weights=replace(one.weights, stored=None)) if one.weights else one for one in problem.layers)
     plan = best(replace(problem, layers=tuple(layers)), budget)
-    segments = tuple(replace(segment, after=segment.step, ahead=False) for segment in plan.segments)
+    segments = tuple(segment._replace(after=segment.step, ahead=False) for segment in plan.segments)
     return replace(plan, strategy="without_preloading", segments=segments)
 
 

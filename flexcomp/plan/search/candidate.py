@@ -296,7 +296,7 @@ def merge_pinned(
     stored: dict[int, int] = {}
     for index, step in enumerate(steps):
         if index in pinned and index - 1 in pinned and merged[-1].layer == step.layer:
-            merged[-1] = replace(merged[-1], count=merged[-1].count + step.count)
+            merged[-1] = merged[-1]._replace(count=merged[-1].count + step.count)
             continue
         if index in pinned:
             still.add(len(merged))

@@ -52,7 +52,7 @@ def scattered(problem: Problem, planned: Plan, random: Random) -> Plan:
         new[stays[number][0]] = border + below
         below += stays[number][1]
     segments = tuple(
-        replace(one, address=new[one.address] if one.pinned else up(one.address), kept_at=new.get(one.kept_at, -1))
+        one._replace(address=new[one.address] if one.pinned else up(one.address), kept_at=new.get(one.kept_at, -1))
         for one in planned.segments
     )
     return replace(
