@@ -24,7 +24,7 @@ ABOUT = 1.005  # problems whose plans differ by no more than this in latency are
 SKETCHED = 6  # problems for which a search goes on after its starts, at most
 STARTS_CLOSE = 1.15  # latency of its best start, as a multiple of the best of all, at most
 FINALISTS = 2  # problems that are planned with all effort, at most
-QUICKLY = 2  # the same where not every rung is planned with all effort
+QUICKLY = 2, 1  # the same two where not every rung is planned with all effort
 CLOSE = 1.02  # latency of a finalist's sketch, as a multiple of the fastest sketch, at most
 
 FitToBudget = Callable[[int], Iterable[tuple[int, Problem]]]
@@ -97,7 +97,7 @@ def ladder_of(
     largest = max({*ends, *asked})
     found: dict[int, Choice] = {}
     done_thoroughly: set[int] = set()  # budgets planned with all effort
-    sketches = SKETCHED if thorough else QUICKLY
+    limits = (SKETCHED, FINALISTS) if thorough else QUICKLY
     first = sorted({*asked, *(first_budgets(*ends, unit) if ends else ())})
     wanted = {budget: _Wanted(quick=budget < usual_from and budget not in asked) for budget in first}
 
@@ -106,7 +106,7 @@ def ladder_of(
         fitted = {one.index: one.problem for one in how.near if one.index >= len(problems)}
         offered = {how.only.index: how.only.problem} if how.only else offered | fitted | dict(fit_to_budget(budget))
         try:
-            return pick(offered, budget, strategy, how, sketches)
+            return pick(offered, budget, strategy, how, *limits)
         except InfeasibleError:
             if budget in extra or budget == largest:
                 raise
@@ -203,7 +203,9 @@ def _cost(choice: Choice, fastest: float) -> tuple[float, int]:
     return (fastest if near else choice.latency, choice.plan.streamed_nbytes if near else 0)
 
 
-def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted, most: int) -> Choice:
+def _fastest(
+    offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted, most: int, finalists: int
+) -> Choice:
     near = [one.plan for one in how.near]
 
     def thorough(index: int) -> Choice:
@@ -218,7 +220,7 @@ def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _W
     made = [_choice(index, offered[index], sketches[index].plan()) for index in likely]
     made.sort(key=lambda choice: choice.latency)
     if not how.quick:
-        made += [thorough(one.index) for one in made[:FINALISTS] if one.latency <= CLOSE * made[0].latency]
+        made += [thorough(one.index) for one in made[:finalists] if one.latency <= CLOSE * made[0].latency]
     best = min(choice.latency for choice in made)
     close = [choice for choice in made if choice.latency <= ABOUT * best]
     return min(close, key=lambda choice: latency_of(fast_compute(choice.problem))(choice.plan))
@@ -248,7 +250,7 @@ def _sketches(offered: Mapping[int, Problem], budget: int, strategy: str, near: 
     return sketches
 
 
-def _last(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted, _most: int) -> Choice:
+def _last(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted, _most: int, _finalists: int) -> Choice:
     first, *others = sorted(offered)
     near = [one.plan for one in how.near]
     for index in reversed(others):
