@@ -53,11 +53,18 @@ def naive(records: Iterable[Record]) -> int:
 
 def conflicts(records: Sequence[Record]) -> list[list[int]]:
     """Per record: the other non-empty records that are live at the same time as the record, at some time."""
-    sets: list[set[int]] = [set() for _ in records]
-    for together in profiles(records).values():
-        for index in together:
-            sets[index].update(together)
-    return [sorted(others - {index}) for index, others in enumerate(sets)]
+    found: list[list[int]] = [[] for _ in records]
+    lasting = [i for i, record in enumerate(records) if record.nbytes and record.start < record.end]
+    live: list[int] = []
+    for index in sorted(lasting, key=lambda i: records[i].start):
+        live = [other for other in live if records[other].end > records[index].start]
+        found[index] += live
+        for other in live:
+            found[other].append(index)
+        live.append(index)
+    for others in found:
+        others.sort()
+    return found
 
 
 def order_by_size(records: Sequence[Record]) -> list[int]:
