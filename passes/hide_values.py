@@ -2,8 +2,9 @@
 
 An analyzer replaces a bound variable by its value wherever it looks at an expression. The transforms of a Winograd kernel are
 chains of thousands of bound sums: every pass with an analyzer wrote all of each chain out, and so did the result, in which LLVM
-had to find the common sums again, and kept more of them on the stack. Here a value becomes the argument of a call with unknown
-effects, which no analyzer looks through, until the last pass has run.
+had to find the common sums again, and kept more of them on the stack. Positions that are quotients, remainders or minima grew
+in the same way, into every index of a kernel. Here a value becomes the argument of a call with unknown effects, which no
+analyzer looks through, until the last pass has run. Sums and products of positions stay, for indices that cancel.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from tvm import ir, tirx
 
 _CALL = ir.Op.get("tirx.call_extern")
 _NAME = "flexcomp.value"
+_NOT_LINEAR = (tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max)
 
 
 def HideValues() -> tvm.transform.Pass:
-    """A TIR pass: floats that are computed and bound to variables are hidden, but in kernels with loops that TVM vectorises."""
+    """A TIR pass: floats that are computed and integers that are divided or compared, where they are bound to variables, are
+    hidden, but in kernels with loops that TVM vectorises."""
 
     @tirx.transform.prim_func_pass(opt_level=0, name="HideValues")
     def hide(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
@@ -42,9 +45,17 @@ def ShowValues() -> tvm.transform.Pass:
 
 def _hidden(bind: tirx.stmt.Bind) -> tirx.stmt.Bind:
     kind = bind.value.ty.dtype
-    if not str(kind).startswith("float") or isinstance(bind.value, ir.TensorLoad):  # of a load, analyzers know nothing anyway
+    if isinstance(bind.value, ir.TensorLoad):  # of which analyzers know nothing anyway
+        return bind
+    if not str(kind).startswith("float") and not _divides_or_compares(bind.value):
         return bind
     return tirx.stmt.Bind(bind.var, tirx.call_extern(kind, _NAME, bind.value))
+
+
+def _divides_or_compares(value: ir.Expr) -> bool:
+    found: list[ir.Expr] = []
+    tvm_ffi.structural_walk(value, (_NOT_LINEAR, found.append))
+    return bool(found)
 
 
 def _shown(call: ir.Call) -> ir.Expr:
