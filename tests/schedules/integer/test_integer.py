@@ -25,13 +25,13 @@ from ..kernels import library
 from ..reference import conv2d, in_two_slices, pack
 from ..shapes_conv import Guarded, written_channels
 
-NATIVE = resolve_target("native")
+HERE = resolve_target("llvm -opt-level=0")
 UNITS = {
     "512 bits": VectorUnit(16, 32, dots="vpdpbusd"), "256 bits": VectorUnit(8, 16, dots="vpdpbusd"),
     "pairs": VectorUnit(8, 16, dots="vpmaddwd"),
 }  # fmt: skip
 NEEDED = {"512 bits": {"avx512_vnni"}, "256 bits": {"avx512_vnni", "avx_vnni"}, "pairs": {"avx2"}}  # one of these
-RUNNABLE = [name for name, features in NEEDED.items() if features & {*NATIVE.features}]
+RUNNABLE = [name for name, features in NEEDED.items() if features & {*HERE.features}]
 SCALED = ("clip", ("round", ("multiply", ("acc",), ("channel", 0))), ("const", -100.0), ("const", 155.0))
 RESIDUAL = ("relu", ("add", ("acc",), ("tensor", 0)))
 EPILOGUES = {
@@ -69,7 +69,7 @@ def test_sums_are_those_of_integers(name, threads):
     cases = [(spec, way) for spec in map(of_integers, layers) for way in integer.ways(spec, unit) if way.slots == threads]
     assert len(cases) >= (20 if threads == 1 else 3)
     made = [integer_candidate(way, unit) for _, way in cases]
-    compiled = library({f"kernel_{i}": candidate.build() for i, candidate in enumerate(made)}, NATIVE)
+    compiled = library({f"kernel_{i}": candidate.build() for i, candidate in enumerate(made)}, HERE)
     for i, ((spec, way), candidate) in enumerate(zip(cases, made, strict=True)):
         check(spec, way, candidate, compiled[f"kernel_{i}"], np.random.default_rng(i))
 
@@ -113,7 +113,7 @@ def test_kernels_that_are_told_compute_the_valid_pixels_alone(threads):
     cases = [way for spec in layers for way in integer.ways(of_integers(replace(spec, epilogue=RESIDUAL)), unit)]
     assert {way.parts == 1 for way in cases} == {True, False}
     made = [integer_candidate(way, unit) for way in cases]
-    compiled = library({f"kernel_{i}": candidate.told() for i, candidate in enumerate(made)}, NATIVE)
+    compiled = library({f"kernel_{i}": candidate.told() for i, candidate in enumerate(made)}, HERE)
     for i, (way, candidate) in enumerate(zip(cases, made, strict=True)):
         spec, panel = way.spec, candidate.panel
         x = rng.integers(-100, 156, (spec.batch, spec.height, spec.width, spec.in_channels)).astype("f4")
@@ -155,7 +155,7 @@ def test_bands_of_rows(name):
         parts = [Rows(*pair) for pair in itertools.pairwise(edges) if pair[0] < pair[1]]
         functions |= {f"band_{i}_{rows.start}": kernel.band(rows).build() for rows in parts}
         cases.append((f"band_{i}", kernel, candidate.panel, parts))
-    compiled = library(functions, NATIVE)
+    compiled = library(functions, HERE)
     for symbol, kernel, panel, parts in cases:
         spec = kernel.spec
         x = rng.integers(-9, 247, (1, spec.height, spec.width, spec.in_channels)).astype("f4")
