@@ -78,7 +78,11 @@ class MainRewriter:
         if isinstance(expr, relax.TupleGetItem):
             return item(self.substitute(expr.tuple_value), expr.index)
         if isinstance(expr, relax.Call):
-            return relax.Call(expr.op, [self.substitute(arg) for arg in expr.args], expr.attrs, expr.ty_args)
+            args = [self.substitute(arg) for arg in expr.args]
+            call = relax.Call(expr.op, args, expr.attrs, expr.ty_args)
+            if all(new.ty.same_as(old.ty) for new, old in zip(args, expr.args, strict=True)):
+                relax.expr._update_type(call, expr.ty)  # which the builder would infer again
+            return call
         return expr
 
     def reshape(self, data: ir.Expr, new_shape: tuple[int, ...]) -> ir.Expr:
