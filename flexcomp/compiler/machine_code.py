@@ -207,7 +207,7 @@ def _passes(has_blocks: bool, is_foreign: bool, is_flat: bool, has_bfloat16: boo
         *[LowerBFloat16()] * has_bfloat16,
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.StorageRewrite(),
-        *[s_tir.transform.HoistIfThenElse()] * is_foreign,
+        *[_hoist_branches] * is_foreign,
         tirx.transform.UnrollLoop(),
         *[s_tir.transform.RenormalizeSplitPattern()] * is_foreign,
         tirx.transform.StmtSimplify(),
@@ -218,6 +218,12 @@ def _passes(has_blocks: bool, is_foreign: bool, is_flat: bool, has_bfloat16: boo
         tirx.transform.MakePackedAPI(),
         tirx.transform.BF16StorageLegalize(),
     ]
+
+
+@tvm.transform.module_pass(opt_level=0)
+def _hoist_branches(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+    """TVM's pass, where there are any: it begins and ends with two that simplify the whole kernel."""
+    return s_tir.transform.HoistIfThenElse()(mod) if _all_of(mod, tirx.IfThenElse) else mod
 
 
 def _needs(mod: tvm.IRModule) -> tuple[bool, bool, bool]:

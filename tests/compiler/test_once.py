@@ -7,6 +7,8 @@ from dataclasses import replace
 from types import ModuleType
 
 import pytest
+import tvm
+from tvm import s_tir, tirx
 
 import flexcomp
 from benchmarks.networks.graph import Graph
@@ -69,8 +71,18 @@ def test_passes_that_are_left_out_would_change_nothing(monkeypatch):
     monkeypatch.setattr(kernel_compiler, "_WORTH_PROCESSES", 1 << 40)  # in this process
     fewer = flexcomp.build(model, target=TARGET, threads=1, cache=False).kernels
     assert {is_foreign for _, is_foreign, _ in seen} == {False, True}
+    monkeypatch.setattr(machine_code, "_hoist_branches", s_tir.transform.HoistIfThenElse())
     monkeypatch.setattr(machine_code, "_needs", lambda mod: (True, True, needs(mod)[2]))  # of flat ones see test_flat.py
     assert flexcomp.build(model, target=TARGET, threads=1, cache=False).kernels == fewer
+
+
+def test_branches_leave_loops():
+    x, i, n = tirx.decl_buffer((16,), "float32"), tirx.Var("i", "int64"), tirx.Var("n", "int64")
+    store = tirx.BufferStore(x, tirx.const(1, "float32"), [i])
+    branch = tirx.IfThenElse(n > 3, store, None)
+    kernel = tirx.PrimFunc([x, n], tirx.For(i, tirx.const(0, "int64"), tirx.const(16, "int64"), tirx.ForKind.SERIAL, branch))
+    hoisted = machine_code._hoist_branches(tvm.IRModule({"k": kernel.with_attr("global_symbol", "k")}))["k"]
+    assert isinstance(hoisted.body, tirx.IfThenElse)
 
 
 def test_cycles_are_looked_for_seldom_while_something_is_built():
