@@ -42,9 +42,10 @@ assert Path(flexcomp.passes.__file__).is_relative_to(ROOT), (
 @pytest.fixture(scope="session")
 def variants() -> flexcomp.Artifact:
     """The network of several kernels per layer, compiled once, for one thread, for the files that look at it."""
+    from tests.conformance.verdict import UNOPTIMISED
     from tests.network.variants import network
 
-    return flexcomp.build(network(), threads=1)
+    return flexcomp.build(network(), UNOPTIMISED, threads=1)
 
 
 @pytest.fixture(scope="session")

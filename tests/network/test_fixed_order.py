@@ -7,13 +7,14 @@ import onnxruntime
 import pytest
 
 import flexcomp
+from tests.conformance.verdict import UNOPTIMISED
 
 from .variants import families, network
 
 
 @pytest.fixture(scope="module", params=["best", "flexnn"])
 def artifact(request) -> flexcomp.Artifact:
-    return flexcomp.build(network(), threads=1, kernels="flexnn", strategy=request.param)
+    return flexcomp.build(network(), UNOPTIMISED, threads=1, kernels="flexnn", strategy=request.param)
 
 
 def test_memory_decides_in_the_fixed_order(artifact):

@@ -14,7 +14,9 @@ from flexcomp import runtime_ext
 from flexcomp.device import guessed_profile, resolve_target
 from flexcomp.program.program_bytes import PROGRAM_KIND
 from flexcomp.program.weights_file import write_weights
+from tests import uncompiled
 from tests.by_hand import as_loads, encode_program, loads_of
+from tests.conformance.verdict import UNOPTIMISED
 
 READERS, WIDTH = 5, 128
 RNG = np.random.default_rng(0)
@@ -150,7 +152,7 @@ SLOW = replace(guessed_profile(resolve_target("llvm -mcpu=x86-64-v3")), storage_
 @pytest.fixture(scope="module", params=MODELS)
 def network(request) -> tuple[onnx.ModelProto, flexcomp.Artifact]:
     made = MODELS[request.param]()
-    return made, flexcomp.build(made, threads=1, probe=False, profile=SLOW if request.param == "towers" else None)
+    return made, flexcomp.build(made, UNOPTIMISED, threads=1, probe=False, profile=SLOW if request.param == "towers" else None)
 
 
 def distinct_nbytes(made: onnx.ModelProto) -> int:
@@ -241,7 +243,7 @@ def test_the_runtime_refuses_what_other_layers_do_not_have(network, tmp_path):
 def test_it_is_read_once_while_its_readers_follow_each_other():
     """Where nothing may stay, and there is room for it, a weight is still loaded once for readers in a row."""
     made = chain()
-    artifact = flexcomp.build(made, threads=1, probe=False, kernels="smallest", strategy="without_pinning")
+    artifact = uncompiled.artifact(made, threads=1, probe=False, kernels="smallest", strategy="without_pinning")
     rung = artifact.program.rungs[-1]
     assert artifact.program.streamed_nbytes(rung) <= 1.05 * MATRIX.nbytes + 4096
     assert not artifact.program.pinned_nbytes(rung)
@@ -257,7 +259,7 @@ def test_weights_that_differ_in_a_bit_are_two():
     other = MATRIX.copy()
     other[7, 9] = -other[7, 9]
     made = chain(lambda reader: "wv"[reader % 2], w=MATRIX, v=other)
-    artifact = flexcomp.build(made, threads=1, probe=False, kernels="smallest")
+    artifact = uncompiled.artifact(made, threads=1, probe=False, kernels="smallest")
     assert 2 * MATRIX.nbytes <= artifact.program.weights_nbytes <= 2.1 * MATRIX.nbytes
 
 
@@ -266,7 +268,7 @@ def test_second_forms_are_shared_too():
     nodes = [node("Conv", [f"x{s}", "w"], [f"y{s}"], pads=[1] * 4) for s in sizes]
     weights = {"w": (RNG.standard_normal((64, 64, 3, 3)) / 24).astype("f4")}
     made = model(nodes, [value(f"x{s}", 1, 64, s, s) for s in sizes], [value(f"y{s}", 1, 64, s, s) for s in sizes], weights)
-    artifact = flexcomp.build(made, threads=1, probe=False, store="prepared", target="llvm -mcpu=x86-64-v3")
+    artifact = uncompiled.artifact(made, "llvm -mcpu=x86-64-v3", threads=1, probe=False, store="prepared")
     names = [name for name, *_ in artifact.weights]
     weights = [layer.weights for layer in artifact.program.layers if layer.weights]
     assert len(names) == len({(one.offset, one.nbytes) for one in weights}) < len(weights)
@@ -275,5 +277,5 @@ def test_second_forms_are_shared_too():
 @pytest.mark.parametrize(("weights", "share"), [("int8", 0.29), ("int4", 0.17)])
 def test_a_table_by_columns_lies_in_the_file_once_in_fewer_bits(weights, share):
     made = tied(3, by_columns=True)
-    artifact = flexcomp.build(made, threads=1, probe=False, weights=weights)
+    artifact = uncompiled.artifact(made, threads=1, probe=False, weights=weights)
     assert artifact.program.weights_nbytes <= share * distinct_nbytes(made)

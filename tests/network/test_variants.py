@@ -6,6 +6,7 @@ import pytest
 
 import flexcomp
 from flexcomp.errors import InputError
+from tests import uncompiled
 
 from .variants import families, network
 
@@ -22,14 +23,14 @@ def test_small_rungs_take_small_kernels_and_large_ones_fast_kernels(artifact):
 
 
 def test_alternatives_do_not_raise_the_minimum(artifact):
-    smallest = flexcomp.build(network(), threads=1, kernels="smallest")
+    smallest = uncompiled.artifact(network(), threads=1, kernels="smallest")
     assert smallest.program.rungs[0].budget == artifact.program.rungs[0].budget
     assert not any("winograd" in layer.implementation for layer in smallest.program.layers)
     assert smallest.program.weights_nbytes == artifact.program.weights_nbytes  # they lie in the file once
 
 
 def test_only_the_fastest_kernels(artifact):
-    fastest = flexcomp.build(network(), threads=1, kernels="fastest")
+    fastest = uncompiled.artifact(network(), threads=1, kernels="fastest")
     assert len(fastest.program.layers) < len(artifact.program.layers)
     assert families(fastest, 0).count("winograd") >= 3
 

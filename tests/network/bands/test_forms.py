@@ -9,6 +9,7 @@ import pytest
 
 import flexcomp
 from benchmarks.networks.graph import Graph
+from tests.conformance.verdict import UNOPTIMISED
 
 
 def network() -> onnx.ModelProto:
@@ -90,7 +91,7 @@ def test_bands_take_faster_kernels_where_their_scratch_fits(tmp_path):
     for _ in range(3):
         x = g.relu(g.conv(x, 64, 3))
     model = g.model(g.dense(g.op("Flatten", g.op("GlobalAveragePool", x)), 64), (1, 64))
-    artifact = flexcomp.build(model, threads=1)
+    artifact = flexcomp.build(model, UNOPTIMISED, threads=1)
     program = artifact.program
     used = [{program.layers[step.layer] for step in rung.steps} for rung in program.rungs]
     banded = [{layer.implementation.split()[0] for layer in layers if is_band(layer)} for layers in used]
