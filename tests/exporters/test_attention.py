@@ -15,6 +15,7 @@ from benchmarks.networks.graph import Graph
 from flexcomp import plan
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.options import options_of
+from tests.conformance.verdict import UNOPTIMISED
 
 from .attention import ADDITIVE, ATTENTION, BY_POSITION, DEPTH, RELATIONS, WIDTH, Structure, plain
 
@@ -84,7 +85,7 @@ def test_it_agrees_with_onnx_runtime(case, tmp_path):
             given[one.name][0] = False  # a batch that sees nothing at all
         elif one.type.tensor_type.elem_type == TensorProto.INT32:
             given[one.name] = (given[one.name] < 1.0).astype("i4")
-    flexcomp.build(model, threads=1, probe=False).export_library(tmp_path / "network.so")
+    flexcomp.build(model, UNOPTIMISED, threads=1, probe=False).export_library(tmp_path / "network.so")
     with flexcomp.load(tmp_path / "network.so") as session:
         (found,) = session.run(given).values()
     (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)

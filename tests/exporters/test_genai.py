@@ -9,6 +9,7 @@ import pytest
 
 import flexcomp
 from flexcomp.errors import InputError, UnsupportedModelError
+from tests.conformance.verdict import UNOPTIMISED
 
 from .genai import DEPTH, SHARED, VOCABULARY, Form, decoder
 
@@ -42,7 +43,7 @@ FORMS = [Form(opset=14), Form(packed=True), Form(interleaved=1), Form(window=3),
 def test_caches_with_room_are_those_of_onnx_runtime(form, tmp_path):
     tokens = 5
     model = decoder(form, tokens)
-    flexcomp.build(model, threads=1, probe=False).export_library(tmp_path / "decoder.so")
+    flexcomp.build(model, UNOPTIMISED, threads=1, probe=False).export_library(tmp_path / "decoder.so")
     run = oracle(model)
     with flexcomp.load(tmp_path / "decoder.so", budget="min") as session:
         for before in (0, 6, form.capacity - tokens):
@@ -64,8 +65,9 @@ def test_one_library_takes_a_prompt_in_chunks_and_gives_the_tokens_of_onnx_runti
     form, chunk = Form(layers=2, capacity=32, four_bits=True), 8
     model = decoder(form, None)
     flexcomp.build(
-        model, input_shapes={"input_ids": (1, "s")}, shapes={"s": [1, chunk]}, state=caches(form), threads=1, probe=False
-    ).export_library(tmp_path / "decoder.so")
+        model, UNOPTIMISED, input_shapes={"input_ids": (1, "s")}, shapes={"s": [1, chunk]}, state=caches(form), threads=1,
+        probe=False,
+    ).export_library(tmp_path / "decoder.so")  # fmt: skip
     run = oracle(model)
     past = {name: np.zeros((1, SHARED, form.capacity, DEPTH), "float32") for name in caches(form).values()}
     prompt = RNG.integers(0, VOCABULARY, 18)

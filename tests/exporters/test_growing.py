@@ -8,6 +8,7 @@ import pytest
 
 import flexcomp
 from flexcomp.errors import InputError, UnsupportedModelError
+from tests.conformance.verdict import UNOPTIMISED
 
 from .growing import DEPTH, SHARED, VOCABULARY, Form, decoder, merged
 
@@ -36,7 +37,7 @@ def built(form: Form, sizes: list[int], capacity: int = CAPACITY) -> flexcomp.Ar
     shapes = {port.name: (1, "s") for port in model.graph.input if port.name in ("input_ids", "position_ids")}
     shapes |= {port.name: (1, SHARED, capacity, DEPTH) for port in model.graph.input if port.name.startswith("past")}
     shapes |= {"attention_mask": (1, capacity)} if "attention_mask" in form.inputs else {}
-    options = {"threads": 1, "probe": False, "progress": False, "kernels": "smallest"}
+    options = {"threads": 1, "probe": False, "progress": False, "kernels": "smallest", "target": UNOPTIMISED}
     return flexcomp.build(model, input_shapes=shapes, shapes={"s": sizes}, state=STATE, **options)
 
 

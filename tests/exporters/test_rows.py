@@ -12,6 +12,7 @@ from benchmarks.networks.graph import Graph
 from flexcomp import plan
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.options import options_of
+from tests.conformance.verdict import UNOPTIMISED
 
 from .rows import ACTIVATIONS, IMAGES, NORMS, WIDTH, Function
 
@@ -73,7 +74,7 @@ def test_they_agree_with_onnx_runtime(functions, is_image, tmp_path):
     model = network(functions, is_image)
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(0).standard_normal(shape).astype("f4")
-    flexcomp.build(model, threads=1, probe=False).export_library(tmp_path / "network.so")
+    flexcomp.build(model, UNOPTIMISED, threads=1, probe=False).export_library(tmp_path / "network.so")
     with flexcomp.load(tmp_path / "network.so") as session:
         found = list(session.run({"x": x}).values())
     wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
