@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from flexcomp.errors import CancelledError, FlexcompError, InputError, RefusedEr
 from flexcomp.generation.text import Text, TextReply
 
 _AGAIN_MS = 1e3
+_PROMPTS = 2  # seconds that prompts may take ahead of their turns for each second of replies that have begun
 Say = Callable[["Turn", str, "Exception | None"], None]
 
 
@@ -23,11 +25,18 @@ class Turn:
     served: int = 0  # the number of the inference that was the last one of this reply
     is_cancelled: bool = False
 
+    @property
+    def is_prompt(self) -> bool:
+        """Whether the reply has no token yet."""
+        return not self.reply.reply.tokens
+
 
 class Turns:
     """A thread in which replies are computed by turns, an inference each: a chunk of a prompt, or a token.
 
     The replies that came first take turns, as many as saved caches have room for; at most `waiting` others wait for their ends.
+    A prompt of several chunks has more turns than others, up to two thirds of the time: its first token does not wait for as many
+    tokens of each other reply as it has chunks.
     """
 
     def __init__(self, text: Text, saved_nbytes: int, waiting: int) -> None:
@@ -36,6 +45,7 @@ class Turns:
         self._generator.set_saved_limit(saved_nbytes)
         self._turns: list[Turn] = []  # as they came
         self._current: Turn | None = None
+        self._owed_s = 0.0  # to prompts
         self._calls: deque[Callable[[], None]] = deque()  # for the thread, between two inferences
         self._changed = threading.Condition()
         self._closed: Exception | None = None  # what callers are told
@@ -110,7 +120,7 @@ class Turns:
         while (turn := self._next()) is not None:
             count += 1
             turn.served = count
-            goes_on = self._advance(turn)
+            goes_on = self._timed(turn)
             with self._changed:
                 self._current = None
                 if not goes_on or turn.is_cancelled:
@@ -123,10 +133,16 @@ class Turns:
                 while self._calls:
                     self._calls.popleft()()
                 if self._turns:
-                    self._current = min(self._taking_turns(), key=lambda turn: turn.served)
+                    self._current = self._choose(self._taking_turns())
                     return self._current
                 self._changed.wait()
         return None
+
+    def _choose(self, turns: list[Turn]) -> Turn:
+        prompts = [turn for turn in turns if turn.is_prompt]
+        if not prompts:
+            self._owed_s = 0.0
+        return min(prompts if self._owed_s > 0 else turns, key=lambda turn: turn.served)
 
     def _taking_turns(self) -> list[Turn]:
         """The first replies, whose caches have room together; one alone has the session's."""
@@ -140,6 +156,17 @@ class Turns:
     def _remove(self, turn: Turn) -> None:
         self._turns.remove(turn)
         turn.reply.reply.finish = turn.reply.reply.finish or "cancelled"  # nothing is saved for it any more
+
+    def _timed(self, turn: Turn) -> bool:
+        """As `_advance`; its time is noted for prompts, or as theirs where they came ahead of their turns."""
+        is_prompt, began = turn.is_prompt, time.perf_counter()
+        goes_on = self._advance(turn)
+        seconds = time.perf_counter() - began
+        if not is_prompt:
+            self._owed_s += _PROMPTS * seconds
+        elif self._owed_s > 0:
+            self._owed_s -= seconds
+        return goes_on
 
     def _advance(self, turn: Turn) -> bool:
         """One inference of a reply; whether it goes on."""

@@ -1,6 +1,8 @@
 """Replies that take turns have the tokens that each has alone, and none waits for ever."""
 
 import threading
+from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -105,3 +107,31 @@ def test_an_error_is_of_one_reply(text, monkeypatch):
     assert good.ended.wait(30) and bad.ended.wait(30)
     assert isinstance(bad.error, ExecutionError) and good.error is None
     turns.close()
+
+
+@pytest.mark.parametrize(("seconds", "least", "most"), [(1, 8, 10), (32, 40, 57)])
+def test_a_prompt_of_several_chunks_has_two_thirds_of_the_time(text, monkeypatch, seconds, least, most):
+    """Beside three replies that have begun: by turns alone it would have a quarter. One that takes more leaves others theirs."""
+    turns, begun, order, now = Turns(text, 4096 * PLACE_NBYTES, waiting=8), threading.Event(), [], [0.0]
+    monkeypatch.setattr("flexcomp.generation.turns.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    advance = turns._advance
+
+    def taking_a_second(turn):
+        order.append((turn, turn.is_prompt))
+        now[0] += seconds if turn.is_prompt else 1
+        goes_on = advance(turn)
+        if len({turn for turn, is_prompt in order if not is_prompt}) == 3:
+            begun.set()
+        return goes_on
+
+    monkeypatch.setattr(turns, "_advance", taking_a_second)
+    others = [begin(turns, [token], 600, Caller()) for token in (3, 4, 5)]
+    assert begun.wait(30)
+    caller = Caller()
+    turn = begin(turns, [7] * 160, 1, caller)
+    assert caller.ended.wait(30) and not any(one.reply.ended for one in others)
+    turns.close()
+    chunks = [at for at, (one, _) in enumerate(order) if one is turn]
+    assert len(chunks) == 20
+    spread = Counter(one for one, _ in order[chunks[0] : chunks[-1]] if one is not turn)
+    assert least <= spread.total() <= most and max(spread.values()) - min(spread.values()) <= 1
