@@ -9,6 +9,7 @@ import numpy as np
 
 from flexcomp.errors import InputError
 from flexcomp.generation.caches import Owner, SavedCaches, common
+from flexcomp.generation.chunks import first_chunk
 from flexcomp.generation.names import ENCODED, IDS, LOGITS, MASKS, PLACES, STARTS
 from flexcomp.generation.narrow_rows import as_stored, stored_shape
 from flexcomp.generation.pace import Pace
@@ -161,8 +162,12 @@ class Decoder:
         that the next inference writes, unless `accept` keeps them.
         """
         rest = [*sequence[len(self.tokens) :], *drafts]
-        size = self._size(max(len(rest), least))
-        piece = rest[:size]
+        if drafts or least > 1:
+            size = min(size for size in self.sizes_for_drafts() if size >= max(len(rest), least))
+        else:
+            size = self._chunk(len(rest))
+        # A place without a token may be the last one only where logits of others are given, too.
+        piece = rest[:size] if self._gives_all or size <= len(rest) else rest[:-1]
         began = time.perf_counter()
         given = self._inputs[size].of(piece, len(self.tokens), self._from_encoder)
         found = self.session.run(given)[self._logits].reshape(-1, self.vocabulary)
@@ -195,17 +200,18 @@ class Decoder:
         """Numbers of tokens that can be taken at once, from now on, with logits of all; none if shapes give fewer logits."""
         return [size for size in self._sizes if size > 1 and len(self.tokens) + size <= self.capacity] if self._gives_all else []
 
-    def _size(self, count: int) -> int:
-        """How many tokens to take at once, of `count` that are left."""
+    def _chunk(self, count: int) -> int:
+        """How many tokens to take at once, of `count` that are left: by the plans in use, all of them in the least time."""
         fitting = [size for size in self._sizes if len(self.tokens) + size <= self.capacity]
-        whole = [size for size in fitting if size <= count]
-        above = [size for size in fitting if size > count and self._gives_all]
-        if above and (not whole or whole[-1] < count):
-            return above[0]
-        if not whole:
+        if fitting and count >= 2 * fitting[-1]:
+            return fitting[-1]
+        times = dict.fromkeys(fitting[:1], 1.0)
+        if count > 1 < len(fitting):
+            times = {size: rung.predicted_ms for size, rung in self.rungs().items() if size in fitting}
+        if (size := first_chunk(count, times, self._gives_all)) is None:
             sizes = ", ".join(map(str, self._sizes))
             raise InputError(f"no shape of the library ({sizes} tokens at once) fits {count} tokens: build one for 1, too")
-        return whole[-1]
+        return size
 
 
 class _Inputs:

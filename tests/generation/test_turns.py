@@ -1,5 +1,6 @@
 """Replies that take turns have the tokens that each has alone, and none waits for ever."""
 
+import itertools
 import threading
 from collections import Counter
 from types import SimpleNamespace
@@ -66,7 +67,9 @@ def test_tokens_are_those_of_a_reply_alone(text, alone, places):
     assert text.generator.decoder.saved.nbytes <= places * PLACE_NBYTES
 
 
-def test_a_short_prompt_does_not_wait_for_a_long_one(text):
+def test_a_short_prompt_does_not_wait_for_a_long_one(text, monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr("flexcomp.generation.turns.time", SimpleNamespace(perf_counter=lambda: next(ticks)))  # all take 1 s
     turns, long, short = Turns(text, 4096 * PLACE_NBYTES, waiting=8), Caller(), Caller()
     slow = begin(turns, [1] * 1500, 500, long)
     quick = begin(turns, [2], 3, short)
