@@ -376,11 +376,10 @@ bool Session::EndLoads(bool done) {
 template <bool kTraced>
 bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
   const ProcessorScope scope(*processor_);
-  // Until weights that stay are loaded, loading takes longest, and the loader would wait for a core while kernels had all.
+  // Until weights that stay are loaded, loading often takes longest, and the loader would wait for a core while kernels had all.
   const bool spares = crowded_ && !loader_->Filled();
   const std::span<const uint32_t> needs = loader_->tape().need;
-  const auto all = static_cast<uint32_t>(loader_->tape().operations.size());
-  processor_->Spare(spares);
+  processor_->Spare(false);
   if (replays_ && !kTraced && loader_->Resident()) return Replay(calls);
   for (uint32_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];
@@ -392,8 +391,8 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
       stall_s += SecondsSince(stalled);
       if (!loaded) return false;
     }
-    if (spares && loader_->Ready(all)) [[unlikely]]
-      processor_->Spare(false);
+    if (spares) [[unlikely]]
+      processor_->Spare(loader_->WantsCore(i, need));
     if (call.checks != 0) [[unlikely]]
       RequireInside(call);
     if (call.fetch != nullptr) [[unlikely]] {
