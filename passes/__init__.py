@@ -1,11 +1,12 @@
-"""One IR pass per file, on Relax, put in order by `flexcomp.compiler.pipeline`; AlignStack, HideValues, LowerBFloat16 and
-ShowValues are on TIR."""
+"""One IR pass per file, on Relax, put in order by `flexcomp.compiler.pipeline`; AlignStack, DefineCalled, HideValues,
+LowerBFloat16 and ShowValues are on TIR."""
 
 from .absorb_conversions import AbsorbConversions
 from .align_stack import AlignStack
 from .canonicalise import Canonicalise
 from .check_indices import CheckIndices
 from .choose_kernels import ChooseKernels
+from .define_called import DefineCalled
 from .fold_batch_norm import FoldBatchNorm
 from .fuse_attention import FuseAttention
 from .fuse_generic import FuseGeneric
@@ -44,6 +45,7 @@ __all__ = [
     "Canonicalise",
     "CheckIndices",
     "ChooseKernels",
+    "DefineCalled",
     "FoldBatchNorm",
     "FuseAttention",
     "FuseGeneric",

@@ -37,7 +37,6 @@ from .tiles import taps as kernel_taps
 from .tiles.asking import ask, share
 from .tiles.emit import (
     Accumulators,
-    HalfAccumulators,
     PairAccumulators,
     converted,
     loop,
@@ -48,6 +47,7 @@ from .tiles.emit import (
     zero,
 )
 from .tiles.first_taps import MaskedAccumulators
+from .tiles.half import HalfAccumulators, HalfByLane
 from .tiles.layer_function import Operands, layer_function
 from .tiles.matrix import MatrixAccumulators
 from .tiles.panel import Panel, panel_of
@@ -255,7 +255,8 @@ class DirectEmitter:
         if self.together == MATRIX:
             kind = of_products = MatrixAccumulators
         else:
-            of_products = HalfAccumulators if self.spec.dtype == "float16" else PairAccumulators if self.together > 1 else kind
+            half = HalfByLane if self.tile.depth > 1 else HalfAccumulators
+            of_products = half if self.spec.dtype == "float16" else PairAccumulators if self.together > 1 else kind
         acc = of_products(self.tile.rows, self.pieces)
         return acc, kind(self.tile.rows, self.pieces) if self.spec.taps > self.most_terms else acc
 

@@ -107,6 +107,7 @@ class ChannelEmitter(DirectEmitter):
         """(kernel row, kernel column, pixels that the tap reaches, where the block's channels of the first lie in the input)."""
         spec = self.spec
         with maybe_serial(*self.kernel_rows) as kernel_row:
+            self.acc.begin_steps()
             in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]
             for kernel_column, reached in self._columns(column, size, taps):
                 in_column = column * spec.stride[1] - spec.padding[1] + kernel_column * spec.dilation[1]

@@ -11,7 +11,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import tvm
@@ -20,11 +20,21 @@ from tvm import ir, s_tir, tirx
 from tvm.tirx.compilation_pipeline import finalize_device_passes, finalize_host_passes, register_tir_pipeline
 
 from flexcomp.device import CompileTarget
-from flexcomp.passes import AlignStack, HideValues, LowerBFloat16, ShowValues, align_stack, hide_values, lower_bfloat16
+from flexcomp.passes import (
+    AlignStack,
+    DefineCalled,
+    HideValues,
+    LowerBFloat16,
+    ShowValues,
+    align_stack,
+    define_called,
+    hide_values,
+    lower_bfloat16,
+)
 from flexcomp.passes import attributes as names
-from flexcomp.passes.lower_bfloat16 import called_names
+from flexcomp.passes.define_called import called_names
 from flexcomp.program import Layer, TensorType, signature
-from flexcomp.schedules.tiles import bfloat16, emit
+from flexcomp.schedules.tiles import bfloat16, emit, half
 
 from . import c_code
 
@@ -36,13 +46,15 @@ _CONFIG = {
 _BFLOAT16, _MATRICES = "avx512_bf16", "bf16"
 _INTRINSICS = ("tirx.call_llvm_intrin", "tirx.call_llvm_pure_intrin")
 _OF_ONE_ARCHITECTURE = ("llvm.x86.", "llvm.aarch64.")
-_PIPELINE, _WITH_BFLOAT16 = "flexcomp", f"flexcomp_{_BFLOAT16}"
+# By whether the processor has instructions for bfloat16, and whether it is AArch64.
+_PIPELINES = {(a, b): f"flexcomp{'_bfloat16' * a}{'_aarch64' * b}" for a in (False, True) for b in (False, True)}
 # Held while LLVM is at work, whose locks a process that is forked meanwhile would find taken for ever.
 COMPILING = threading.Lock()
 # Characters of a family in a kernel's name: TVM names fused operators after all of them, and objects are files.
 _MOST_OF_NAME = 48
 # What makes machine code of a PrimFunc.
-_MAKERS = tuple(map(Path, (__file__, *map(inspect.getfile, (align_stack, bfloat16, hide_values, lower_bfloat16, emit)))))
+_PARTS = (align_stack, bfloat16, define_called, hide_values, lower_bfloat16, emit, half)
+_MAKERS = tuple(map(Path, (__file__, *map(inspect.getfile, _PARTS))))
 
 
 def signature_of(kernel: tirx.PrimFunc) -> str:
@@ -126,7 +138,7 @@ def compile_module(functions: Mapping[str, tirx.PrimFunc], target: CompileTarget
     named = {symbol: func.with_attr("global_symbol", symbol) for symbol, func in functions.items()}
     with COMPILING, tvm.transform.PassContext(config=_CONFIG):
         aligned = AlignStack(4 * target.vector_width)(tvm.IRModule(named))
-        pipeline = _WITH_BFLOAT16 if {_BFLOAT16, _MATRICES} & {*target.features} else _PIPELINE
+        pipeline = _PIPELINES[bool({_BFLOAT16, _MATRICES} & {*target.features}), target.arch == "aarch64"]
         return tvm.tirx.build(aligned, target=target.tvm_target, pipeline=pipeline)
 
 
@@ -172,10 +184,10 @@ def static_library(symbol: str, code: bytes, folder: Path) -> tvm.runtime.Module
     return tvm.runtime.load_static_library(str(path), [symbol])
 
 
-def _pipeline(has_bfloat16: bool) -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
+def _pipeline(has_bfloat16: bool, is_aarch64: bool) -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
     @tvm.transform.module_pass(opt_level=0, name="flexcomp")
     def lower(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        return tvm.transform.Sequential([HideValues(), *_passes(*_needs(mod), has_bfloat16)])(mod)
+        return tvm.transform.Sequential([HideValues(), *_passes(*_needs(mod), has_bfloat16, is_aarch64)])(mod)
 
     def finalize() -> tvm.transform.Pass:
         return tvm.transform.Sequential([finalize_host_passes(), ShowValues()])
@@ -183,7 +195,7 @@ def _pipeline(has_bfloat16: bool) -> tuple[tvm.transform.Pass, tvm.transform.Pas
     return lower, finalize, finalize_device_passes
 
 
-def _passes(has_blocks: bool, is_foreign: bool, is_flat: bool, has_bfloat16: bool) -> list[tvm.transform.Pass]:
+def _passes(has_blocks: bool, is_foreign: bool, is_flat: bool, has_bfloat16: bool, is_aarch64: bool) -> list[tvm.transform.Pass]:
     """Of TVM's passes those that change a kernel's machine code for the better: each visits the whole kernel, and all together
     take as long as LLVM.
     """
@@ -205,6 +217,7 @@ def _passes(has_blocks: bool, is_foreign: bool, is_flat: bool, has_bfloat16: boo
         s_tir.transform.LoopPartition(),
         tirx.transform.VectorizeLoop(True),
         *[LowerBFloat16()] * has_bfloat16,
+        DefineCalled(lambda names: half.text_of(names, is_aarch64), *[bfloat16.text_of] * has_bfloat16),
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.StorageRewrite(),
         *[_hoist_branches] * is_foreign,
@@ -275,5 +288,5 @@ def _written(kernel: tirx.PrimFunc) -> set[ir.Var]:
     return written
 
 
-register_tir_pipeline(_PIPELINE, lambda: _pipeline(False))
-register_tir_pipeline(_WITH_BFLOAT16, lambda: _pipeline(True))
+for _kind, _name in _PIPELINES.items():
+    register_tir_pipeline(_name, partial(_pipeline, *_kind))

@@ -4,7 +4,7 @@
     matrix     bfmmla (AArch64): sums of two rows × two columns get those of four products; a factor is two words of four
     narrowed   vcvtneps2bf16, bfcvtn: float32 in bfloat16, to the nearest, ties to even; on x86 subnormal numbers become 0
 
-Calls of these functions are inlined, each to its instruction, where the text is part of a kernel's module (`LowerBFloat16`).
+Calls of these functions are inlined, each to its instruction, where the text is part of a kernel's module (`DefineCalled`).
 """
 
 from __future__ import annotations

@@ -137,6 +137,9 @@ class Accumulators:
             for start, lanes in self.pieces:
                 self.add_product(row, start, lanes, left(row, start, lanes), right(start, lanes))
 
+    def begin_steps(self) -> None:
+        """What comes before steps whose factors are loaded together."""
+
     def add_product(self, row: int, start: int, lanes: int, left: tirx.Expr, right: tirx.Expr) -> None:
         """Add `left * right` to one vector."""
         self.add_to(row, start, lanes, left * right)
@@ -169,9 +172,3 @@ class PairAccumulators(Accumulators):
 
     def add_product(self, row: int, start: int, lanes: int, left: tirx.Expr, right: tirx.Expr) -> None:
         self.assign_to(row, start, lanes, bfloat16.dot(self.get(row, start, lanes), left, right, lanes))
-
-
-class HalfAccumulators(Accumulators):
-    """A register tile of float16."""
-
-    dtype = "float16"

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from .memory import USUAL, Memory
 from .spec import ARITHMETIC
 
-# AArch64 multiplies by a lane of float16 only from the first 16 registers, which LLVM also gives to accumulators. With so few
-# rows and so many registers to spare, tiles of two vectors and more hold all in registers (benchmarks/lab/arm/mca.py).
-_SPARE_FOR_HALF = 4
-_MOST_ROWS_IN_HALF = 9
+# Steps whose right vectors LLVM loads early where factors are lanes: of float16, which come from the first 16 registers only,
+# three, or accumulators would be on the stack (benchmarks/lab/arm/mca.py).
+_EARLY_STEPS_OF_HALF = 3
+_MOST_ROWS_IN_HALF = 8
 # Where an instruction multiplies two rows, their factors are in one register: 12 × 8, 8 × 12 and 6 × 16 fit in 32.
 _MOST_ROWS_OF_MATRICES = 12
 
@@ -31,6 +31,7 @@ class VectorUnit:
     dots: str = ""  # the instruction that adds products of integers to each lane: one of DOTS in schedules/tiles/dot.py
     matrix_dots: bool = False  # smmla adds products of two rows and two channels of 8 bits
     looks_up: bool = False  # a look-up in a register (vpermps of AVX-512, tbl) takes no longer than a multiply-add
+    early_steps: int = 0  # whose right vectors are loaded before they are needed, if multiplied by lane
     half: str = ""  # the type of 16 bits that kernels may compute in: float16, bfloat16, or none
     pair_cost: float = 1  # multiply-adds of float32 that take as long as one of pairs of bfloat16
     tiles: bool = False  # AMX multiplies tiles of bfloat16
@@ -47,7 +48,7 @@ class VectorUnit:
         if dtype != "float16":
             return self
         width = self.width * 4 // ARITHMETIC[dtype]
-        return replace(self, width=width, registers=self.registers - _SPARE_FOR_HALF, most_rows=_MOST_ROWS_IN_HALF)
+        return replace(self, width=width, early_steps=_EARLY_STEPS_OF_HALF, most_rows=_MOST_ROWS_IN_HALF)
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,8 @@ def _most_rows(vectors: int, unit: VectorUnit) -> int:
     registers took 1.7 times as long as 8 × 48.
     """
     if unit.by_lane:
-        return min(unit.most_rows, (unit.registers - 1) // (vectors + 1))
+        rows, early = ((unit.registers - operands) // (vectors + 1) for operands in (1, unit.early_steps * vectors or 1))
+        return min(unit.most_rows, max(early, min(rows, 1)))  # a row that is alone has one factor
     return min(unit.most_rows, (unit.registers - 2 * vectors) // vectors)
 
 

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from benchmarks.lab.arm.assembly import loops
 from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device import resolve_target, with_arithmetic
 from flexcomp.schedules import conv
@@ -179,3 +180,16 @@ def test_a_pixel_without_a_neighbour_is_multiplied_alone():
     kernel = modelled.library({"kernel": candidate.build()}, TARGET)[0]["kernel"]
     found = call(kernel, x, packed, 0, len(packed), out=spec.out_shape, dtype="bfloat16").astype("f4")
     np.testing.assert_array_equal(found[0, 0, 1::2], 0)
+
+
+@pytest.mark.parametrize("core", ["cortex-a55", "cortex-a76", "cortex-x1"])
+def test_inner_loops_keep_all_in_registers(core):
+    """Factors by lane are in the first 16. LLVM gives these to accumulators first, and unrolls loops until too much is live."""
+    target = with_arithmetic(resolve_target(f"llvm -mtriple=aarch64-linux-gnu -mcpu={core}"), "float16")
+    same = (1, 1, 1, 1)
+    for spec in (ConvSpec(1, 7, 7, 256, 256, (3, 3), padding=same), ConvSpec(1, 28, 28, 64, 128, (3, 3), padding=same)):
+        kernel = candidates(half(spec), target.vector_unit)[0]
+        with target.tvm_target:
+            text = compile_module({"kernel": kernel.build()}, target).inspect_source("s")
+        found = [loop for loop in loops(text) if loop.fmas and not loop.stores]
+        assert found and not sum(loop.spills for loop in found), f"{kernel} for {core}"

@@ -1,6 +1,7 @@
 """Kernels for ARM cores, judged without one: the built inner loops, through llvm-mca.
 
     python -m benchmarks.lab.arm.mca [--preset NAME …] [--weights TYPE | --arithmetic float16 | --arithmetic int8]
+    python -m benchmarks.lab.arm.mca --network resnet50_v15 --network mobilenet_v2     # float16, all layers with weights
 
 Every kernel family is compiled for presets whose cores LLVM has a model of. Of a kernel's innermost loops the one
 that the full register tile runs in is taken: the one with the most multiply-adds that writes no memory. Its
@@ -8,7 +9,8 @@ multiply-adds are counted against what the core can start; llvm-mca says how man
 load being a hit of the first-level cache. The exit status is 1 if a kernel falls short of `SHARE`, or if a product's
 loop touches the stack. With narrow weights an iteration also takes its part of the loop that widens them, and the exit
 status is 1 if a tile of seven rows and more falls below NARROW_SHARE of its float32 rate. With float16 it is 1 if a product
-falls below HALF_RATE of the products that the layer's float32 kernel does; with int8, of quantised networks, if it falls below
+falls below HALF_RATE of the products that the layer's float32 kernel does, or, with --network, all kernels of a network together
+do; with int8, of quantised networks, if it falls below
 the float16 kernel's. Nothing here says how long a layer takes on a device.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Iterator
@@ -23,7 +26,9 @@ from dataclasses import dataclass, replace
 
 import tvm
 
+from benchmarks import models
 from benchmarks.lab.arm.assembly import Loop, cycles, find_llvm_mca, loops
+from benchmarks.lab.weight_reads import layers_of
 from benchmarks.results import Results, Table, json_option
 from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device.target import resolve_target, with_arithmetic
@@ -57,7 +62,7 @@ DEPTHWISE_SHARE = 0.80
 NARROW_SHARE = 0.90
 _MANY_ROWS = 7
 _FAMILIES_WITH_NARROW_WEIGHTS = ("direct", "depthwise", "im2col_gemm", "gemv")
-_FAMILIES_WITH_HALF = ("direct", "depthwise", "gemv")
+_FAMILIES_WITH_HALF = ("direct", "depthwise", "grouped", "gemv")
 _RELU = ("relu", ("acc",))
 
 
@@ -146,13 +151,13 @@ class Result:
         """The reasons for which the kernel falls short."""
         if self.wanted is not None and self.share < self.wanted:
             return f"{self.share:.1%} of the multiply-adds, less than {self.wanted:.0%}"
-        if self.loop.spills and self.candidate.family != "depthwise" and not self.is_half and not self.is_bytes:
+        if self.loop.spills and self.candidate.family != "depthwise" and not self.is_bytes:
             return f"{self.loop.spills} accesses to the stack in the inner loop"
         return None
 
 
-def measure(layer: str, spec: ConvSpec | MatmulSpec, wanted: str, preset: str, mca: str) -> Result:
-    """Compile the layer's kernel that is called `wanted`, the one with the least work if there are several."""
+def measure(layer: str, spec: ConvSpec | MatmulSpec, wanted: str | tuple[str, ...], preset: str, mca: str) -> Result:
+    """Compile the layer's kernel that is called `wanted`, or one of these, the one with the least work if there are several."""
     arithmetic = getattr(spec, "dtype", "float32")
     target, core = with_arithmetic(resolve_target(preset), arithmetic), {**CORES, **WITH_HALF}[preset]
     offered = [c for c in candidates(spec, target.vector_unit) if str(c).startswith(wanted)]
@@ -224,6 +229,23 @@ def measure_all(presets: list[str], weights: str, arithmetic: str, mca: str) -> 
                 yield replace(measure(layer, replace(spec, weights=weights), wanted, preset, mca), float32=wide)
 
 
+def measure_network(name: str, preset: str, mca: str) -> tuple[str, float, int, int, list[str]]:
+    """The core, products in a cycle over those of float32, accesses to the stack in how many kernels, and layers left out."""
+    cycles, stack, left_out = {"float32": 0.0, "float16": 0.0}, [], []
+    for spec, count in layers_of(name, resolve_target(preset)).items():
+        try:
+            found = {
+                kind: measure("", replace(spec, dtype=kind, weights=kind), _FAMILIES_WITH_HALF, preset, mca) for kind in cycles
+            }
+        except (RuntimeError, ValueError) as error:
+            left_out.append(f"{count} × {spec}: {error}")
+            continue
+        for kind, result in found.items():
+            cycles[kind] += count * spec.flops / result.rate
+        stack.append(found["float16"].loop.spills)
+    return {**CORES, **WITH_HALF}[preset].name, cycles["float32"] / cycles["float16"], sum(stack), len(stack), left_out
+
+
 COLUMNS = {
     "core": "", "layer": "", "tile": "", "multiply-adds": "d", "instructions": "d", "on the stack": "d", "of the most": ".1%",
     "bytes per cycle": ".0f", "products per cycle": ".1f", "of float32's": ".2f",
@@ -246,12 +268,21 @@ def main() -> int:
     parser.add_argument("--preset", action="append", choices=list({**CORES, **WITH_HALF}), help="only these (default: all)")
     parser.add_argument("--arithmetic", choices=("float32", "float16", "int8"), default="float32", help="what is multiplied")
     parser.add_argument("--weights", choices=list(WEIGHT_DTYPES), default="float32", help="the type of the weights")
+    parser.add_argument("--network", action="append", choices=models.NAMES, help="float16 over float32 of whole networks")
     json_option(parser, "mca")
     arguments = parser.parse_args()
     mca = find_llvm_mca()
     if mca is None:
         print("error: llvm-mca of LLVM 17 or later is missing; on Debian: apt-get install llvm-19", file=sys.stderr)
         return 2
+    if arguments.network:
+        short = 0
+        for name, preset in itertools.product(arguments.network, arguments.preset or WITH_HALF):
+            core, rate, spills, kernels, left_out = measure_network(name, preset, mca)
+            print(f"{name}, {core}: {rate:.2f} × float32, {spills} accesses to the stack in {kernels} kernels", flush=True)
+            print(*(f"  left out: {one}" for one in left_out), sep="\n", end="\n" * bool(left_out))
+            short += rate < HALF_RATE or spills > 0
+        return int(short > 0)
     columns = {("of float16's" if arguments.arithmetic == "int8" and name == "of float32's" else name): form
                for name, form in COLUMNS.items()}  # fmt: skip
     written, table, results = Results.begin("benchmarks.lab.arm.mca"), Table(columns), []
