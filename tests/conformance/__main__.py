@@ -4,7 +4,7 @@
     python -m tests.conformance --operators Resize,Pow       # some, with what became of each
     python -m tests.conformance --tests 'reduce_max*'        # by name
     python -m tests.conformance --json results.json
-    python -m tests.conformance --lengths --every 10         # flexcomp with every axis dynamic, in three lengths
+    python -m tests.conformance --lengths --every 10         # flexcomp with every axis dynamic, in three lengths; --offset 1 to 9
 
 Each test runs in a process that is replaced if it crashes: right, by the test's own tolerances; refused, by an error that
 names the cause; wrong; or crashed, by any other error, a signal or a time limit. Ends with code 1 if any is wrong or
@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--lengths", action="store_true", help="in a library for three lengths, of those tests that are right")
     parser.add_argument("--every", type=int, default=1, help="only every so many-th of the chosen tests")
+    parser.add_argument("--offset", type=int, default=0, help="the first of these: parts have each below --every")
     parser.add_argument("--json", type=Path, help="write every verdict to this file")
     args = parser.parse_args()
     chosen = select(cases(), args.operators, args.tests)
@@ -50,7 +51,7 @@ def main() -> None:
     if args.lengths:
         known, engines = {*PASSING.read_text().split()}, {"flexcomp": partial(by_lengths, target=UNOPTIMISED)}
         chosen, args.engines = tuple(case for case in chosen if case.name in known), "flexcomp"
-    chosen = chosen[:: args.every]
+    chosen = chosen[args.offset :: args.every]
     if not chosen:
         sys.exit("no test matches")
     everything = len(chosen) == len(cases())

@@ -21,6 +21,7 @@ from tests.conformance.verdict import UNOPTIMISED, Outcome, Verdict, by_flexcomp
 FOLDER = Path(__file__).parent
 PASSING = (FOLDER / "passing.txt").read_text().split()
 LENGTHS = 160  # every so many-th test is run in three lengths, too: `python -m tests.conformance --lengths` runs all
+MISJUDGED = "test_maxpool_with_argmax_2d_precomputed_pads"  # by ONNX's reference implementation in other lengths
 CHUNKS = 4  # each starts a process, and imports the compiler: four seconds
 TOGETHER = 24  # in one library
 KERNELS = ("smallest", "fastest")  # of a chunk: both take a sixth longer, and every operator has tests in several chunks
@@ -58,7 +59,7 @@ def test_passes_what_it_passed(chunk, known):
 
 
 def test_some_pass_with_dynamic_axes_in_three_lengths(known):
-    tests = [known[name] for name in PASSING[7::LENGTHS]]
+    tests = [known[name] for name in (*PASSING[7::LENGTHS], MISJUDGED)]
     assert sum(len(next(in_lengths(case)).tests) == 3 for case in tests) >= len(tests) / 2
     found = pool.run(tests, partial(by_lengths, target=UNOPTIMISED), jobs=1)
     assert not {case.name: report.short(verdict.reason) for case, verdict in found if verdict.outcome != Outcome.RIGHT}
