@@ -24,11 +24,15 @@ def HideValues() -> tvm.transform.Pass:
 
     @tirx.transform.prim_func_pass(opt_level=0, name="HideValues")
     def hide(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-        loops: list[tirx.For] = []
-        tvm_ffi.structural_walk(func.body, (tirx.For, loops.append))
-        if any(loop.kind == tirx.ForKind.VECTORIZED for loop in loops):
-            return func
-        return func.with_body(tvm_ffi.structural_map(func.body, (tirx.stmt.Bind, _hidden)))
+        vectorised: list[tirx.For] = []
+
+        def note(loop: tirx.For) -> tirx.For:
+            if loop.kind == tirx.ForKind.VECTORIZED:
+                vectorised.append(loop)
+            return loop
+
+        body = tvm_ffi.structural_map(func.body, [(tirx.stmt.Bind, _hidden), (tirx.For, note)])
+        return func if vectorised else _with(body, func)
 
     return hide
 
@@ -38,9 +42,14 @@ def ShowValues() -> tvm.transform.Pass:
 
     @tirx.transform.prim_func_pass(opt_level=0, name="ShowValues")
     def show(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-        return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, _shown)))
+        return _with(tvm_ffi.structural_map(func.body, (ir.Call, _shown)), func)
 
     return show
+
+
+def _with(body: tirx.Stmt, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with this body: itself where that is its own, as TVM looks through the body of every new function."""
+    return func if body.same_as(func.body) else func.with_body(body)
 
 
 def _hidden(bind: tirx.stmt.Bind) -> tirx.stmt.Bind:

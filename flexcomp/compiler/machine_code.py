@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -236,31 +237,31 @@ def _passes(has_blocks: bool, is_foreign: bool, is_flat: bool, has_bfloat16: boo
 @tvm.transform.module_pass(opt_level=0)
 def _hoist_branches(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
     """TVM's pass, where there are any: it begins and ends with two that simplify the whole kernel."""
-    return s_tir.transform.HoistIfThenElse()(mod) if _all_of(mod, tirx.IfThenElse) else mod
+    return s_tir.transform.HoistIfThenElse()(mod) if _all_of(mod, tirx.IfThenElse)[0] else mod
 
 
 def _needs(mod: tvm.IRModule) -> tuple[bool, bool, bool]:
     """Whether its kernels have blocks, as TVM's scheduling leaves them; whether TVM made them and not one of our families: TVM
     counts in 64 bits, and leaves branches in inner loops; and whether all their buffers are flat.
     """
-    blocks, loops = (_all_of(mod, kind) for kind in (s_tir.SBlock, tirx.For))
+    kinds = s_tir.SBlock, tirx.For, ir.TensorLoad, tirx.BufferStore, tirx.AllocBuffer, tirx.stmt.DeclBuffer
+    blocks, loops, loads, *others = _all_of(mod, *kinds)
     is_foreign = bool(blocks) or any(loop.loop_var.ty.dtype == "int64" for loop in loops)
-    return bool(blocks), is_foreign, not blocks and _is_flat(mod)
+    buffers = {load.source for load in loads} | {one.buffer for found in others for one in found}
+    return bool(blocks), is_foreign, not blocks and all(map(_is_flat, buffers))
 
 
-def _is_flat(mod: tvm.IRModule) -> bool:
+def _is_flat(buffer: ir.Var) -> bool:
     """Whether FlattenBuffer would find nothing: its simplifying of every index took a quarter of the time."""
-    buffers = {load.source for load in _all_of(mod, ir.TensorLoad)}
-    buffers |= {one.buffer for kind in (tirx.BufferStore, tirx.AllocBuffer, tirx.stmt.DeclBuffer) for one in _all_of(mod, kind)}
-    types = [buffer.ty for buffer in buffers]
-    return all(len(ty.shape) == 1 and not ty.strides and str(ty.elem_offset) == "0" and str(ty.dtype) != "bool" for ty in types)
+    ty = buffer.ty
+    return len(ty.shape) == 1 and not ty.strides and str(ty.elem_offset) == "0" and str(ty.dtype) != "bool"
 
 
-def _all_of(mod: tvm.IRModule, kind: type) -> list[tirx.Stmt]:
-    """The statements of this kind in any of these functions."""
-    found: list[tirx.Stmt] = []
+def _all_of(mod: tvm.IRModule, *kinds: type) -> list[list[Any]]:
+    """For each kind the statements and expressions in any of these functions."""
+    found: list[list[Any]] = [[] for _ in kinds]
     for func in mod.functions.values():
-        tvm_ffi.structural_walk(func.body, [(kind, found.append)])
+        tvm_ffi.structural_walk(func.body, [(kind, of_kind.append) for kind, of_kind in zip(kinds, found, strict=True)])
     return found
 
 
