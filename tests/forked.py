@@ -15,8 +15,8 @@ import sys
 
 SOCKET = "FLEXCOMP_TESTS_FORKED"
 _MOST = 1 << 20  # bytes of a request
-# Typer imports pydantic, where it is installed, when a command begins.
-_IMPORTED = ("flexcomp.cli.app", "flexcomp.compiler.builder", "pydantic.type_adapter", "rich.emoji", "zoneinfo")
+# Typer imports its adapters when a command begins.
+_IMPORTED = ("flexcomp.cli.app", "flexcomp.compiler.builder", "typer._adapters", "rich.emoji", "zoneinfo")
 
 
 class Process:
