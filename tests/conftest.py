@@ -24,6 +24,10 @@ os.environ["FLEXCOMP_PROBE"] = "0"
 # The first test that needs runtime, runner or server for another machine compiles them: with -O0 in half of the time.
 os.environ.setdefault("FLEXCOMP_CXXFLAGS", "-O0")
 
+# Kernels for this machine compile in a third of the time, and compute the same. Tests of the code itself ask for LLVM's usual
+# level: the kernels of convolutions, whole networks, and what is measured.
+os.environ.setdefault("FLEXCOMP_OPT_LEVEL", "0")
+
 # Property tests draw the same examples in every run, on slow machines too. `make fuzz` draws others (tests/fuzz/properties.py).
 settings.register_profile(
     "suite", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ _ACCEPTED = (
 )
 
 MOST_THREADS = 1024  # that the runtime computes with
+_LEVEL = "FLEXCOMP_OPT_LEVEL"  # LLVM's, for this machine
 
 # LLVM feature -> name in /proc/cpuinfo. Only features that change the instructions LLVM emits for kernels.
 _X86_FEATURES = {
@@ -174,6 +176,7 @@ class CompileTarget:
 def resolve_target(target: str | Mapping | tvm.target.Target | CompileTarget | None = None) -> CompileTarget:
     """Resolve a target as the user gave it; None, "native", "host" and "llvm" mean this machine.
 
+    Code for this machine is optimised as far as FLEXCOMP_OPT_LEVEL says, where the target has no -opt-level: 0 to 3.
     Raises TargetError for anything that TVM or LLVM does not know.
     """
     if isinstance(target, CompileTarget):
@@ -400,7 +403,8 @@ def _host() -> dict:
     known = _FEATURE_NAMES.get(_architecture(config["mtriple"]), {})
     hidden = sorted(f"-{name}" for name, there in present.items() if not there and name in promised)
     more = sorted(f"+{name}" for name, there in present.items() if there and name in known and name not in promised)
-    return {**config, "mattr": [*more, *hidden]} if more or hidden else config
+    level = {"opt-level": _typed("opt-level", given, _LEVEL)} if (given := os.environ.get(_LEVEL)) else {}
+    return {**config, **level, **({"mattr": [*more, *hidden]} if more or hidden else {})}
 
 
 def _architecture(triple: str) -> str | None:

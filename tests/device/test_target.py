@@ -31,6 +31,20 @@ def test_a_hidden_model_hides_no_features(monkeypatch):
     assert (unknown.features, unknown.vector_width) == (known.features, known.vector_width)
 
 
+@pytest.mark.parametrize(
+    ("spelling", "level"), [("native", 1), ("llvm -opt-level=3", 3), ("llvm -mtriple=aarch64 -mcpu=cortex-a72", 2)]
+)
+def test_this_machine_has_the_level_of_the_environment(monkeypatch, spelling, level):
+    monkeypatch.setenv("FLEXCOMP_OPT_LEVEL", "1")
+    assert int(resolve_target(spelling).tvm_target.attrs.get("opt-level", 2)) == level
+
+
+def test_the_environment_has_a_wrong_level(monkeypatch):
+    monkeypatch.setenv("FLEXCOMP_OPT_LEVEL", "fast")
+    with pytest.raises(TargetError, match="option 'opt-level' in target FLEXCOMP_OPT_LEVEL has the wrong value 'fast'"):
+        resolve_target("native")
+
+
 def test_classic_string():
     target = resolve_target("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72 -num-cores=4")
     assert (target.arch, target.triple) == ("aarch64", "aarch64-linux-gnu")

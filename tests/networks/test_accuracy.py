@@ -19,8 +19,8 @@ from flexcomp.program.program import Program
 AVX2 = "llvm -mcpu=x86-64-v3"  # compiles in half the time that AVX-512 takes
 # For what and with which kernels each is built. Together they are of all kinds, but a network of many layers takes one.
 NETWORKS = {
-    "squeezenet": ("native", "fastest"),
-    "shufflenet": ("native", "auto"),
+    "squeezenet": ("llvm -opt-level=3", "fastest"),
+    "shufflenet": ("llvm -opt-level=3", "auto"),
     "open_nsfw": (AVX2, "fastest"),
     "ppocr_rec": (AVX2, "smallest"),
 }
