@@ -40,7 +40,7 @@ from benchmarks.storage import TMPFS, Medium, media
 from benchmarks.turns import ALONE, FASTEST, ROUNDS, Compiled, Turn, Turns
 from flexcomp.compiler import probed_profile
 from flexcomp.compiler.builder import prepare
-from flexcomp.compiler.known import DEFAULT_STORE, STORES, WEIGHTS
+from flexcomp.compiler.known import ARITHMETICS, DEFAULT_ARITHMETIC, DEFAULT_STORE, STORES, WEIGHTS
 from flexcomp.compiler.options import Request, options_of
 from flexcomp.device.copies import cache_of_copies
 from flexcomp.device.profile import DeviceProfile, load_profile
@@ -264,6 +264,7 @@ def main() -> None:
     parser.add_argument("--budgets", type=int, help="measure only so many, from the smallest to everything resident")
     parser.add_argument("--at", metavar="BUDGET", help="plan for this one exactly, and measure only it: 25%%, 0.25, 8MB")
     parser.add_argument("--weights", choices=WEIGHTS, help="what weights are kept as")
+    parser.add_argument("--arithmetic", choices=ARITHMETICS, default=DEFAULT_ARITHMETIC, help="what layers compute in")
     parser.add_argument("--store", choices=STORES, default=DEFAULT_STORE, help="in how many forms they are stored")
     json_option(parser, "ladder")
     args = parser.parse_args()
@@ -274,7 +275,7 @@ def main() -> None:
         try:
             build(
                 models.load(args.name), args.dir, media(storages, args.dir, args.tmpfs), strategies, profile,
-                args.threads, args.at, weights=args.weights, store=args.store,
+                args.threads, args.at, weights=args.weights, store=args.store, arithmetic=args.arithmetic,
             )
         except BudgetError as error:
             raise SystemExit(f"{args.name}: {error}") from None

@@ -93,10 +93,14 @@ _KINDS_OF_HALF = (
 )  # fmt: skip
 # What code needs of a processor only where kernels compute in bfloat16: no other code uses these instructions.
 _TILES = frozenset({"amx_tile", "amx_bf16"})
-# Cores with these, which are Intel's, take as long for a vdpbf16ps as for four multiply-adds (108 and 221 GFLOP/s).
+# Intel's cores take as long for a vdpbf16ps as for four multiply-adds (108 and 221 GFLOP/s), also where a virtual machine hides
+# the tiles; AMD's as for one.
 _PAIR_COST = 4
+_AMD = "znver"
 # An instruction of AArch64 multiplies words of four in place of pairs.
 _MATRIX_COST = 0.5
+# A core that loads and multiplies in order: three multiply-adds to two of its sdot (benchmarks/lab/arm/mca.py).
+_DOT_COSTS = {"cortex-a55": 1.6}
 # Sums in flight where the CPU is not known: as many as the widest of AArch64 wants.
 _INDEPENDENT_FMAS = 16
 # Multiply-adds a cycle of the slowest cores whose tbl is as fast: that of A72 takes three slots of its two pipes.
@@ -144,18 +148,21 @@ class CompileTarget:
     def vector_unit(self) -> VectorUnit:
         """The vector unit of the CPU, which decides the tiles of kernels."""
         if self.arch != "aarch64":
-            spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
+            name = str(self.tvm_target.attrs.get("mcpu", ""))
+            spare_loads = self.vector_width == 16 and name in _HALVES
             tiles = {*self.features} >= _TILES
             return VectorUnit(
                 self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots,
-                looks_up=self.vector_width == 16, half=self.half, pair_cost=_PAIR_COST if tiles else 1, tiles=tiles,
+                looks_up=self.vector_width == 16, half=self.half, tiles=tiles,
+                pair_cost=1 if name.startswith(_AMD) else _PAIR_COST,
             )  # fmt: skip
-        core = CORES.get(self.tvm_target.attrs.get("mcpu"))
+        name = self.tvm_target.attrs.get("mcpu")
+        core = CORES.get(name)
         fmas = core.independent_fmas if core else _INDEPENDENT_FMAS
         return VectorUnit(
             self.vector_width, self.vector_registers, by_lane=True, independent_fmas=fmas, dots=self._dots,
             looks_up=core is None or core.fmas >= _LOOKS_UP_FROM, half=self.half, pair_cost=_MATRIX_COST,
-            matrix_dots="i8mm" in self.features,
+            matrix_dots="i8mm" in self.features, dot_cost=_DOT_COSTS.get(name, 1),
         )  # fmt: skip
 
     @property

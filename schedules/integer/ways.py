@@ -55,7 +55,7 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Integer]:
 def of_tile(spec: ConvSpec, unit: VectorUnit, tile: Tile, *, least: bool = False) -> Integer:
     """The way with a register tile, and parts as large as the cache, or as small as can be."""
     slots = unit.threads if spec.flops >= PARALLEL_FLOPS else 1
-    way = Integer(spec, tile, 1, slots, unit.dots)
+    way = Integer(spec, tile, 1, slots, unit.dots, unit.dot_cost)
     if least:
         return replace(way, parts=way.units)
     seen, panel = way.seen, way.panel
@@ -72,6 +72,7 @@ class Integer:
     parts: int  # of the rows of an image, or of the tiles of the only row, for which the input is packed
     slots: int  # rooms for packed input, one per thread
     instruction: str  # one of DOTS
+    cost: float = 1  # multiply-adds that take as long
 
     @cached_property
     def seen(self) -> ConvSpec:
@@ -153,7 +154,7 @@ class Integer:
         results = 4 * math.prod(spec.out_shape) * (_RESULT_FLOPS + _TENSOR_FLOPS * spec.tensors)
         packed = seen.batch * self.parts * self.part
         weights = spec.out_channels * spec.taps * (_WEIGHT_FLOPS + _AGAIN_FLOPS * (self.reads - 1))
-        return self.dots.flops * products + _PACK_FLOPS * packed + results + weights
+        return self.cost * self.dots.flops * products + _PACK_FLOPS * packed + results + weights
 
     def __str__(self) -> str:
         return f"{self.parts} parts" if self.parts > 1 else "1 part"

@@ -29,6 +29,7 @@ class VectorUnit:
     threads: int = 1
     spare_loads: bool = False  # every multiply-add can load its broadcast factor itself and delays no other load
     dots: str = ""  # the instruction that adds products of integers to each lane: one of DOTS in schedules/tiles/dot.py
+    dot_cost: float = 1  # multiply-adds that take as long as that instruction
     matrix_dots: bool = False  # smmla adds products of two rows and two channels of 8 bits
     looks_up: bool = False  # a look-up in a register (vpermps of AVX-512, tbl) takes no longer than a multiply-add
     early_steps: int = 0  # whose right vectors are loaded before they are needed, if multiplied by lane

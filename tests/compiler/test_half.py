@@ -152,6 +152,16 @@ def test_the_smallest_budget_falls_with_the_activations():
     assert bytes_of(half) <= 0.55 * bytes_of(wide)
 
 
+@pytest.mark.parametrize("cpu", ["cortex-a76", "neoverse-v1", "znver4", "sapphirerapids"])
+def test_nothing_is_narrower_unasked(model, cpu):
+    """On processors that compute in 16 bits, too."""
+    arm = "-mtriple=aarch64-linux-gnu " * cpu.startswith(("cortex", "neoverse"))
+    for network in (model, block()):
+        layers = planned(network, f"llvm {arm}-mcpu={cpu}").layers
+        types = {str(arg.type.dtype) for layer in layers for arg in layer.args if hasattr(arg, "type")}
+        assert types == {"float32"} and not any("computed in" in layer.description for layer in layers)
+
+
 def test_layers_kept_in_float32_are_computed_in_it(model):
     nodes = [node.name for node in model.graph.node if node.op_type == "Conv"]
     program = planned(

@@ -71,6 +71,12 @@ def test_vector_unit(text, width, registers, needed):
     assert ("avx512f" in target.features) == (width == 16)
 
 
+@pytest.mark.parametrize(("cpu", "cost"), [("znver4", 1), ("znver5", 1), ("cooperlake", 4), ("sapphirerapids", 4)])
+def test_products_of_bfloat16_take_longer_on_one_maker_s_cores(cpu, cost):
+    """Whether or not they have tiles: Sapphire Rapids in a virtual machine that hides these is called Cooper Lake."""
+    assert resolve_target(f"llvm -mcpu={cpu}").vector_unit.pair_cost == cost
+
+
 def test_triple_without_system():
     assert resolve_target("llvm -mtriple=aarch64").triple == "aarch64-linux-gnu"
 
