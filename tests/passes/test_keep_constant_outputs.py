@@ -42,3 +42,8 @@ def test_a_constant_is_an_output(apply):
     constant = relax.const(np.float32([1, 2]))
     after = apply(KeepConstantOutputs(), network({"x": (2, 8)}, {}, lambda emit, x: relax.Tuple([emit(op.nn.relu(x)), constant])))
     assert KEPT in calls(after)
+
+
+def test_a_network_without_such_outputs_is_not_made_anew(apply):
+    mod = outputs("activation", "both")
+    assert apply(KeepConstantOutputs(), mod)["main"].same_as(mod["main"])
