@@ -1,10 +1,11 @@
-// Launches of all tasks and of one less, in any order: each task runs once, and a thread that is spared sleeps.
+// Launches of all tasks and of one less, in any order: each task runs once, and a thread that is spared sleeps. And when one is.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <vector>
 
+#include "session/loader_core.h"
 #include "threads/thread_pool.h"
 
 using flexcomp::CpuSet;
@@ -47,9 +48,31 @@ void Try(int threads, std::mt19937& random) {
   }
 }
 
+// What an inference waits for loads, in parts of its time, decides; a few milliseconds do not.
+void TryLoaderCore() {
+  flexcomp::LoaderCore::Time now;
+  double stall_s = 1;
+  flexcomp::LoaderCore core(now, stall_s);
+  int number = 0;
+  const auto require = [&](std::chrono::milliseconds time, double waited, bool wanted) {
+    now += time;
+    stall_s += waited * std::chrono::duration<double>(time).count();
+    Require(core.Wanted(now, stall_s) == wanted, "the core is left to the loader, or is not, at the wrong time", number++);
+  };
+  using namespace std::chrono_literals;
+  require(5ms, 0, true);
+  require(20ms, 0.2, true);
+  require(20ms, 0.05, false);
+  require(20ms, 0.4, false);
+  require(5ms, 1, false);
+  require(20ms, 0.6, true);
+  require(20ms, 0.4, true);
+}
+
 }  // namespace
 
 int main() {
+  TryLoaderCore();
   std::mt19937 random(1);
   for (int threads = 1; threads <= 4; ++threads) Try(threads, random);
 }

@@ -11,6 +11,7 @@
 #include "cuda/cuda_processor.h"
 #include "kernels/cpu_processor.h"
 #include "session/arena_use.h"
+#include "session/loader_core.h"
 #include "session/padded_copy.h"
 #include "session/port_check.h"
 #include "storage/read_rate.h"
@@ -376,9 +377,11 @@ bool Session::EndLoads(bool done) {
 template <bool kTraced>
 bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
   const ProcessorScope scope(*processor_);
-  // Until weights that stay are loaded, loading often takes longest, and the loader would wait for a core while kernels had all.
+  // Until weights that stay are loaded, loading often takes longest.
   const bool spares = crowded_ && !loader_->Filled();
+  LoaderCore loader_core(Clock::now(), stall_s);
   const std::span<const uint32_t> needs = loader_->tape().need;
+  const auto all = static_cast<uint32_t>(loader_->tape().operations.size());
   processor_->Spare(false);
   if (replays_ && !kTraced && loader_->Resident()) return Replay(calls);
   for (uint32_t i = 0; i < calls.size(); ++i) {
@@ -392,7 +395,7 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
       if (!loaded) return false;
     }
     if (spares) [[unlikely]]
-      processor_->Spare(loader_->WantsCore(i, need));
+      processor_->Spare(!loader_->Ready(all) && loader_core.Wanted(Clock::now(), stall_s));
     if (call.checks != 0) [[unlikely]]
       RequireInside(call);
     if (call.fetch != nullptr) [[unlikely]] {

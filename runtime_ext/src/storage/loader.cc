@@ -15,8 +15,6 @@ namespace {
 // at a time; no more, so that giving up or a failing device is noticed soon.
 constexpr uint64_t kReadChunk = 1 << 20;
 constexpr uint64_t kMostBytesInFlight = 2 << 20;
-// What steps have not come to yet outlasts the time for which the system lets others have a core, some milliseconds.
-constexpr uint64_t kAheadNbytes = 4 << 20;
 
 // Looks before sleeping, where that takes nothing from anybody: some hundred microseconds. Waking up takes some fifty, and
 // plans for the smallest budgets wait hundreds of times in an inference.
@@ -118,23 +116,6 @@ void Loader::StartFilling() noexcept {
   if (at_.tape != &tapes_.first) GiveUp();
   BeginAnew(at_.tape == &tapes_.first ? tapes_.fill : tapes_.settle, Next().there);
   Start();
-}
-
-bool Loader::WantsCore(uint32_t step, uint32_t need) const noexcept {
-  const std::span<const Operation> operations = at_.tape->operations;
-  uint64_t there = 0, missing = 0;
-  uint32_t i = need;
-  for (; i < operations.size() && operations[i].after <= int64_t{step}; ++i) {
-    const Operation& operation = operations[i];
-    if (Ready(i + 1)) {
-      there += operation.nbytes;
-      continue;
-    }
-    if (operation.kind != Operation::Kind::kRead || operation.to >= working_) return true;  // fresh pages are zeroed
-    missing += operation.nbytes;
-  }
-  const bool is_all = missing == 0 && i == operations.size();
-  return !is_all && there < std::max(missing, kAheadNbytes);
 }
 
 bool Loader::AwaitSlow(uint32_t need) {

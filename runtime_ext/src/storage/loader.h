@@ -80,9 +80,6 @@ class Loader {
   bool Await(uint32_t need) { return Ready(need) || AwaitSlow(need); }
   // Whether Await(need) would return true at once.
   bool Ready(uint32_t need) const noexcept { return loaded_.Reached(at_.operations + need); }
-  // Before a step that needs the first `need` operations: whether the loader has work for a core, or is not far ahead. It is if most
-  // bytes are there that may be read ahead of the step, and these are many.
-  bool WantsCore(uint32_t step, uint32_t need) const noexcept;
 
   // The first `steps` steps are computed.
   void Computed(uint32_t steps) noexcept { computed_.Advance(at_.steps + steps); }
