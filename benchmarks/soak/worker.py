@@ -13,6 +13,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import json
+import logging
 import random
 import resource
 import shutil
@@ -230,6 +231,7 @@ def main() -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    logging.getLogger("flexcomp").setLevel(logging.ERROR)  # each session of more threads than cores would be warned of
     end = time.monotonic() + float(seconds)
     soak = Soak(Path(store), Path(memory), int(seed), float(pause))
     soak.warm_up()
