@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
@@ -29,6 +30,7 @@ import onnx
 
 from benchmarks import models
 from benchmarks.peers import ENGINES
+from benchmarks.peers.flexcomp import LIBRARY
 from benchmarks.peers.measure import EngineFailure, EnvironmentFailure, Workplace, install
 from benchmarks.peers.picture import by_network, draw, shown
 from benchmarks.peers.summary import OURS, Run, Verdict, conditions, judge, ranking, standing
@@ -93,8 +95,9 @@ def compare(
 
 def budgets(workplace: Workplace) -> list[int]:
     """Budgets from the ladder of the built library, from the smallest up, without the resident one."""
-    library = workplace.of(ENGINES[OURS]) / "model.so"
-    ladder = [rung["budget_bytes"] for rung in read_info(library)["ladder"]][:-1]
+    with tempfile.TemporaryDirectory() as folder:  # a library that was opened here would stay in the page cache
+        library = shutil.copy(workplace.of(ENGINES[OURS]) / LIBRARY, folder)
+        ladder = [rung["budget_bytes"] for rung in read_info(library)["ladder"]][:-1]
     places = {round(i * (len(ladder) - 1) / (CURVE_POINTS - 1)) for i in range(CURVE_POINTS)}
     return [ladder[place] for place in sorted(places)] if ladder else []
 

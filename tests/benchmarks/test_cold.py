@@ -20,9 +20,10 @@ from benchmarks.cold.artifacts import Built, _Clock, digest
 from benchmarks.cold.contenders import OURS, Began, start_ours
 from benchmarks.cold.networks import NETWORKS, NNV12, TITLES, parameters, raw_nbytes
 from benchmarks.cold.summary import KEY, START_MS, Records, summarise
+from benchmarks.compare import budgets
 from benchmarks.networks.graph import Graph
 from benchmarks.peers import ENGINES
-from benchmarks.peers.machine import StillCached, cached_pages, forget_files
+from benchmarks.peers.machine import StillCached, cached_pages, forget, forget_files
 from benchmarks.peers.measure import EngineFailure, Waiting, Workplace, largest_error
 from flexcomp.demo import compare
 from flexcomp.errors import ArtifactError
@@ -132,6 +133,11 @@ def test_an_engine_that_cannot_start_says_why(workplace, tmp_path):
         pytest.raises(EngineFailure, match=r"run: .*ArtifactError.*model\.so"),
     ):
         waiting.go()
+
+
+def test_budgets_are_read_without_a_library_in_the_page_cache(workplace):
+    assert budgets(workplace)
+    forget(workplace.of(ENGINES["flexcomp"]))
 
 
 def test_our_runner_starts_cold(workplace, expected, tmp_path):
