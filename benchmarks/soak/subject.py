@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 
@@ -17,7 +16,7 @@ import flexcomp
 from benchmarks.soak.files import Expected, Place, digest
 from benchmarks.soak.memory import Allowance, Share
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, InputError, StorageError
-from flexcomp.runtime import LoadOptions
+from flexcomp.runtime.load_options import hooked
 
 MOST_TRIES = 20  # to open a library whose files are being replaced
 WATCH_S = 10.0  # within which a watch must have made a budget fit
@@ -36,7 +35,7 @@ class Wish:
     budget: int | float | str | None
     threads: int
     options: dict
-    hooks: dict  # of `LoadOptions`
+    hooks: dict
 
     def __str__(self) -> str:
         options = ", ".join(f"{key}={value}" for key, value in (self.options | self.hooks).items())
@@ -87,7 +86,7 @@ class Subject:
             before = wish.place.state()
             share = Share(allowance, wish.expected.largest_budget)
             try:
-                with patch.object(LoadOptions, "hooks", wish.hooks):
+                with hooked(**wish.hooks):
                     session = flexcomp.load(wish.place.library, wish.budget, wish.threads, **wish.options)
             except ArtifactError as error:
                 share.end()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
 from flexcomp.arguments import checked_flag
 from flexcomp.errors import InputError
@@ -17,6 +19,18 @@ from .ports import listed
 
 _NATIVE = {"work_stealing": "help"}  # names of the runtime, where they differ
 Cpus = int | str | Iterable[int]  # 3, "4-7" or (4, 5)
+
+_hooks: ContextVar[Mapping[str, Any]] = ContextVar("hooks", default={})  # noqa: B039, nobody changes it
+
+
+@contextmanager
+def hooked(**hooks: Any) -> Iterator[None]:
+    """Sessions that this thread opens meanwhile have further options of the runtime, which are for tests."""
+    before = _hooks.set(hooks)
+    try:
+        yield
+    finally:
+        _hooks.reset(before)
 
 
 @dataclass(frozen=True)
@@ -32,8 +46,6 @@ class LoadOptions:
     work_stealing: bool = True
     trace: bool = False
 
-    hooks: ClassVar[Mapping[str, Any]] = {}  # further options of the runtime, which tests set
-
     def __post_init__(self) -> None:
         for name in ("verify", "direct", "affinity", "work_stealing", "trace"):
             checked_flag(getattr(self, name), name)
@@ -48,7 +60,7 @@ class LoadOptions:
         """The text that the runtime reads, with the further options `more`."""
         given = {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) != field.default}
         changed = {_NATIVE.get(name, name): value for name, value in given.items()}
-        return json.dumps({**changed, **more, **self.hooks})
+        return json.dumps({**changed, **more, **_hooks.get()})
 
 
 def options_of(given: Mapping[str, Any]) -> LoadOptions:

@@ -52,7 +52,7 @@ def test_each_inference_is_loaded_once_and_the_next_begun(tiny, x, planned):
 def test_reading_goes_on_between_inferences(tiny, x, planned):
     with flexcomp.load(tiny.library, "min", trace=True, read_bandwidth=50e6) as session:
         session(x)
-        time.sleep(1.5 * nbytes(load for load in planned.loads if load.ahead) / 50e6)
+        wait_for(session, nbytes(planned.loads) + nbytes(load for load in planned.loads if load.ahead))
         session(x)
         trace = session.trace()
         for load, (_, end) in zip(planned.loads, trace.loads, strict=True):

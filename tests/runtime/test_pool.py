@@ -20,8 +20,8 @@ import pytest
 import flexcomp
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, InputError, RefusedError, StorageError
 from flexcomp.runtime import ladder_of, least_bytes, read_info, shares
+from flexcomp.runtime.load_options import hooked
 from tests.runtime import tiny as builder
-from tests.runtime.hooks import hooked
 
 _MB = 1 << 20
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two lanes need two cores")
