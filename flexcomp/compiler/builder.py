@@ -48,7 +48,7 @@ from .calibration import Given
 from .code import Code
 from .kernel_compiler import KernelCompiler
 from .known import DEFAULT_ARITHMETIC, DEFAULT_STORE
-from .lowering import Begin, compiled_here, fuse_layers, lower_layers, lowered_here
+from .lowering import compiled_here, fuse_layers, lower_layers, lowered_here
 from .options import Options, Request, Weights, options_of
 from .padding import lengths_served, padded_rows, rows_of, tried_padding
 from .prepared import Prepared, Progress, artifact_of_shapes
@@ -258,22 +258,18 @@ def prepare_shapes(
         report(f"tuning: {measured.note()}", 1, 1)
     result = []
     for network, shape in zip(networks, declared, strict=True):
-        planned = _planned(network, kernels, profile, threads, begin)
+        planned = _planned(network, kernels, profile, threads)
         extents = shape.extents if len(shapes) > 1 else {}  # a library of one shape is the same, however it was declared
         pads = padding if not result else None
         result.append(Prepared(imported.name, code, threads, kernels, profile, planned, compiling, chosen, extents, pads))
     return tuple(result)
 
 
-def _planned(network: Network, kernels: str, profile: DeviceProfile, threads: int, begin: Begin | None) -> Planning:
+def _planned(network: Network, kernels: str, profile: DeviceProfile, threads: int) -> Planning:
     """A network in all its forms."""
     if kernels == "flexnn":
         return fixed_order.planning(network, profile, threads)
-    whole = kernel_sets.planning(network, profile, threads)
-    if begin is not None:  # everything resident takes the last form
-        fastest = [network.layers[index] for index in whole.whole[-1].layers]
-        begin(network.kernels_of(fastest), fastest)
-    return in_bands(whole, profile, threads)
+    return in_bands(kernel_sets.planning(network, profile, threads), profile, threads)
 
 
 def _threads(asked: int | None, target: CompileTarget, kernels: str) -> int:

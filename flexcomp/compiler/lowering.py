@@ -87,8 +87,8 @@ def lower_layers(
 
     `made`: packed weights of other shapes of the network, as for `evaluate_later`.
 
-    Kernels are told how many rows are valid where inputs are `padded`. `begin` is told of the smallest kernels, as soon as there
-    are layers that call them; `expensive` is as for `merge`.
+    Kernels are told how many rows are valid where inputs are `padded`. `begin` is told of the smallest and of the fastest
+    kernels, as soon as there are layers that call them; `expensive` is as for `merge`.
     """
     preferences = KERNELS[kernels]
     if target.gpu:  # families offer two kernels for a layer at most
@@ -121,7 +121,11 @@ def lower_layers(
     if kernels == "flexnn":
         return merge(lowerings(), "prepared", expensive, worthwhile=math.inf)
     # A GPU reads no files: a table lies in its memory, or the slices that a step needs.
-    return merge(lowerings(), store, expensive, width=target.vector_unit.width if fetch and not target.gpu else None)
+    network = merge(lowerings(), store, expensive, width=target.vector_unit.width if fetch and not target.gpu else None)
+    if begin is not None:  # while other shapes are lowered; everything resident takes the last alternatives
+        fastest = list({other.base: other.layer for other in network.alternatives}.values())
+        begin(network.kernels_of(fastest), fastest)
+    return network
 
 
 def _separate_weights(

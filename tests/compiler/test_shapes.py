@@ -7,8 +7,9 @@ import onnxruntime
 import pytest
 
 import flexcomp
-from flexcomp.compiler import auto_shapes, prepared
+from flexcomp.compiler import auto_shapes, builder, prepared
 from flexcomp.compiler.builder import prepare_shapes
+from flexcomp.compiler.lowering import lower_layers
 from flexcomp.compiler.options import Request, options_of
 from flexcomp.compiler.prepared import artifact_of_shapes
 from flexcomp.compiler.rungs import plan_rungs
@@ -60,6 +61,29 @@ def test_few_plans_are_for_less_than_every_shape_needs(monkeypatch):
     programs = shaped(encoder(128), INPUTS, {"n": [8, 16, 64]}).programs
     least = [one.rungs[0].budget for one in programs]
     assert least == sorted(set(least), reverse=True) and given == [least[0]] * 3
+
+
+def test_fastest_kernels_are_compiled_while_other_shapes_are_lowered(monkeypatch):
+    """All cores are busy then, and not when the last shape is lowered only."""
+    begun: set[str] = set()
+
+    class Noting(type(UNCOMPILED)):
+        def begin(self, kernels, target):
+            begun.update(kernels)
+
+    early: list[set[str]] = []
+
+    def lowered(*args, **options):
+        early.append(set(begun))
+        return lower_layers(*args, **options)
+
+    monkeypatch.setattr(builder, "lower_layers", lowered)
+    options = options_of(input_shapes=INPUTS, shapes={"n": [32, 64]}, threads=1)
+    first, _ = prepare_shapes(encoder(64), TARGET, options, compiler=Noting())
+    network, fastest = first.planning.network, first.planning.whole[-1].layers
+    layers = [network.layers[index] for index in fastest]
+    assert set(fastest) != set(range(len(fastest))), "the network has alternatives"
+    assert early[1] >= set(first.code.of(network.kernels_of(layers), layers)[1])
 
 
 def test_the_order_of_shapes_does_not_matter(tmp_path):
