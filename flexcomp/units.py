@@ -10,7 +10,7 @@ class Units(Enum):
 
     BINARY = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
     DECIMAL = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
-    BYTES = ()
+    BYTES = frozenset()  # an empty tuple would be some object() in Python 3.11.2
 
 
 def human_bytes(nbytes: float, units: Units = Units.BINARY) -> str:

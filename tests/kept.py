@@ -40,7 +40,7 @@ def made_folder(name: str, of: Iterable[str | bytes | Path], make: Callable[[Pat
         make(scratch / "files")
         return Path(shutil.make_archive(str(scratch / name), "tar", scratch / "files"))
 
-    shutil.unpack_archive(kept_file(folder, f"{name}.tar", packed), place, filter="data")
+    shutil.unpack_archive(kept_file(folder, f"{name}.tar", packed), place)
     return place
 
 
