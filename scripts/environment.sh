@@ -24,10 +24,10 @@ is_recent() { # INTERPRETER: at least 3.10
     "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
 }
 
-find_python() {
+find_python() { # distributions build theirs with profiles, pyenv does not: it takes a third longer
     local candidate recent=
-    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10 \
-        /usr/bin/python3 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[0-9]*/bin/python3}; do
+    for candidate in ${PYTHON:-/usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10 \
+        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[0-9]*/bin/python3}; do
         candidate=$(command -v "$candidate") || continue
         if is_usable "$candidate"; then
             printf '%s\n' "$candidate"
