@@ -19,8 +19,7 @@ UNIT = VectorUnit(16, 32)
 CACHE = 1 << 20
 SAME = (1, 1, 1, 1)
 
-# Layers of ResNet-50, VGG-19, a text encoder of 128 tokens and a ViT. The command benchmarks/lab/weight_reads.py lists all layers
-# of networks, and what reading again costs.
+# Layers of ResNet-50, VGG-19, a text encoder of 128 tokens and a ViT.
 LAYERS = (
     ConvSpec(1, 14, 14, 256, 256, (3, 3), padding=SAME),
     ConvSpec(1, 28, 28, 512, 1024, (1, 1), (2, 2)),

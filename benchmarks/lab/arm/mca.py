@@ -21,6 +21,7 @@ import functools
 import itertools
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -28,10 +29,14 @@ import tvm
 
 from benchmarks import models
 from benchmarks.lab.arm.assembly import Loop, cycles, find_llvm_mca, loops
-from benchmarks.lab.weight_reads import layers_of
 from benchmarks.results import Results, Table, json_option
+from flexcomp.compiler.lowering import fuse_layers
 from flexcomp.compiler.machine_code import compile_module
-from flexcomp.device.target import resolve_target, with_arithmetic
+from flexcomp.compiler.weight_types import WeightTypes
+from flexcomp.compiler.weights import evaluate
+from flexcomp.device.target import CompileTarget, resolve_target, with_arithmetic
+from flexcomp.frontend import load_model
+from flexcomp.passes.choose_kernels import layers_with_weights
 from flexcomp.schedules import widened
 from flexcomp.schedules.depthwise import ChannelEmitter
 from flexcomp.schedules.registry import Candidate, candidates
@@ -229,10 +234,19 @@ def measure_all(presets: list[str], weights: str, arithmetic: str, mca: str) -> 
                 yield replace(measure(layer, replace(spec, weights=weights), wanted, preset, mca), float32=wide)
 
 
+def _layers_of(name: str, target: CompileTarget) -> Counter[ConvSpec]:
+    """The layers with weights, and how many there are of each."""
+    network = models.load(name)
+    imported = load_model(network.model, network.input_shapes, None, None)
+    types = WeightTypes("float32", functools.partial(evaluate, weights=imported.weights), offered=["float32"])
+    fused = fuse_layers(imported, target, None, lambda phase, done, total: None, types)
+    return Counter(spec for _, spec in layers_with_weights(fused) if isinstance(spec, ConvSpec))
+
+
 def measure_network(name: str, preset: str, mca: str) -> tuple[str, float, int, int, list[str]]:
     """The core, products in a cycle over those of float32, accesses to the stack in how many kernels, and layers left out."""
     cycles, stack, left_out = {"float32": 0.0, "float16": 0.0}, [], []
-    for spec, count in layers_of(name, resolve_target(preset)).items():
+    for spec, count in _layers_of(name, resolve_target(preset)).items():
         try:
             found = {
                 kind: measure("", replace(spec, dtype=kind, weights=kind), _FAMILIES_WITH_HALF, preset, mca) for kind in cycles
