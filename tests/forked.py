@@ -16,7 +16,9 @@ import sys
 SOCKET = "FLEXCOMP_TESTS_FORKED"
 _MOST = 1 << 20  # bytes of a request
 # Typer imports its adapters when a command begins.
-_IMPORTED = ("flexcomp.cli.app", "flexcomp.compiler.builder", "typer._adapters", "rich.emoji", "zoneinfo")
+_IMPORTED = ("flexcomp.cli.app", "flexcomp.compiler.builder", "typer._adapters", "rich.emoji", "zoneinfo", *(
+    f"flexcomp.serving.{name}" for name in ("app", "server", "metrics", "logs")
+))  # fmt: skip
 
 
 class Process:
@@ -61,6 +63,7 @@ def _serve(path: str) -> None:
 
     for name in _IMPORTED:
         import_module(name)
+    _make_commands_once()
     gc.freeze()  # what is not looked at is not copied
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
@@ -79,6 +82,18 @@ def _serve(path: str) -> None:
         connection.close()
         running.add(child)
         running -= {other for other in running if os.waitpid(other, os.WNOHANG)[0]}
+
+
+def _make_commands_once() -> None:
+    """Typer makes all commands of their signatures at each start, for most of the time of a short one."""
+    import functools
+
+    import typer.main
+
+    from flexcomp.cli.app import app
+
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(app)
 
 
 def _answer(connection: socket.socket) -> None:
@@ -108,14 +123,29 @@ def _answer(connection: socket.socket) -> None:
 
 
 def _become(kind: str, what: str, *args: str) -> None:
-    """As `python -m MODULE ARGS` or `python -c TEXT ARGS`."""
-    sys.argv = [what if kind == "-m" else kind, *args]
-    if kind == "-m":
-        import runpy
+    """As `python -m MODULE ARGS` or `python -c TEXT ARGS`, but for what the interpreter tears down in its end, all that was
+    imported: that takes longer than most programs."""
+    import atexit
+    import threading
 
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
-    else:
-        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+    sys.argv = [what if kind == "-m" else kind, *args]
+    status = 0
+    try:
+        if kind == "-m":
+            import runpy
+
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as ended:
+        if ended.code is not None and not isinstance(ended.code, int):
+            raise
+        status = ended.code or 0
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status & 0xFF)
 
 
 if __name__ == "__main__":

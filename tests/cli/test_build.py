@@ -16,6 +16,7 @@ import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.units import Units, enough, human_bytes
 from tests import padded, shaped
+from tests.cli import calls
 
 
 def test_writes_the_library_and_its_weights(library, built):
@@ -38,7 +39,7 @@ def test_ends_in_a_few_lines(library, built, ladder):
     assert plans[0].endswith("the smallest") and plans[-1].endswith("everything resident")
     assert any(line.endswith("as asked") for line in plans)
     command = lines[-2].removeprefix("next: ")
-    done = subprocess.run([sys.executable, "-m", *shlex.split(command)], capture_output=True, text=True, check=False)
+    done = calls.run("-m", *shlex.split(command))
     assert done.returncode == 0, done.stderr
     assert "60 % of everything resident" in done.stdout
 
@@ -80,8 +81,7 @@ def test_the_storage_of_the_output_is_measured_once(model, tmp_path, monkeypatch
         (tmp_path / name).mkdir()
         kept = [*(tmp_path / "cache" / "storage").glob("*.json")]
         more = ["-o", tmp_path / name / "x.so", *(kept[0] if one is None else one for one in options)]
-        command = [sys.executable, "-c", quiet, "build", model, *more]
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+        done = calls.run("-c", quiet, "build", model, *more)
         assert done.returncode == 0, done.stderr
         builds.append((done.stderr, (tmp_path / name / "x.so").read_bytes()))
     said, (first, again, given, _) = [stderr for stderr, _ in builds], [library for _, library in builds]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import onnx
@@ -15,6 +13,7 @@ from flexcomp import files
 from flexcomp.compiler import linker
 from flexcomp.device.target import resolve_target
 from flexcomp.errors import TargetError
+from tests.cli import calls
 
 # Nothing can be made here, by root neither.
 NOWHERE = "/proc/flexcomp"
@@ -135,8 +134,7 @@ def test_a_disk_that_is_full(cli, model, tmp_path, monkeypatch):
         "import shutil, flexcomp.cli; usage = shutil.disk_usage; "
         "shutil.disk_usage = lambda path: usage(path)._replace(free=1000); flexcomp.cli.main()"
     )
-    command = [sys.executable, "-c", code, "build", str(model), "-o", str(tmp_path / "x.so")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = calls.run("-c", code, "build", model, "-o", tmp_path / "x.so")
     assert_refused(done, 3, "1,000 bytes are free", f"{model.stat().st_size:,}")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import onnx
@@ -15,6 +13,7 @@ from flexcomp.printable import printable
 from flexcomp.program import WeightsDigest
 from flexcomp.program.program_bytes import decode_program
 from tests.by_hand import encode_program
+from tests.cli import calls
 from tests.runtime import tiny
 
 EVIL = "a\x1b]0;title\x07\x9b2J\u202eb"
@@ -50,8 +49,7 @@ def test_the_command_line_escapes_what_errors_hold(model, tmp_path):
     model.graph.node[0].op_type = "NonZero"
     path = tmp_path / "odd\x1b]0;.onnx"
     onnx.save(model, path)
-    command = [sys.executable, "-m", "flexcomp", "build", path, "-o", tmp_path / "o.so"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = calls.call("build", path, "-o", tmp_path / "o.so")
     assert done.returncode == 3 and not obeyed(done.stdout + done.stderr)
 
 

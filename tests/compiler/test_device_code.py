@@ -2,7 +2,6 @@
 
 import ctypes
 import subprocess
-import sys
 from dataclasses import replace
 
 import onnx
@@ -25,6 +24,7 @@ from flexcomp.report import closing_lines, describe
 from flexcomp.runtime import parse_budget
 from flexcomp.schedules.cuda import ARCHITECTURES
 from flexcomp.units import enough
+from tests.cli import calls
 from tests.cuda.nvcc import nvcc
 
 from .written import Written, built, network
@@ -105,7 +105,7 @@ def test_what_no_budget_counts_is_said(tmp_path):
     line = f"budgets are the GPU's memory; beside them it keeps {code} of machine code, and the host pins 4.00 MiB for copies"
     artifact.export_library(tmp_path / "model.so")
     assert line in artifact.summary() and line in closing_lines(artifact.programs, tmp_path / "model.so", parse_budget("min"))
-    told = subprocess.run([sys.executable, "-m", "flexcomp", "inspect", "model.so"], cwd=tmp_path, capture_output=True, text=True)
+    told = calls.run("-m", "flexcomp", "inspect", "model.so", cwd=tmp_path)
     assert told.returncode == 0 and line in told.stdout
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +19,7 @@ from flexcomp.program.program_bytes import decode_weights_digest
 from flexcomp.runtime import PAD
 from flexcomp.runtime.padding import padding_of
 from flexcomp.runtime.ports import ShapeInfo, TensorInfo
+from tests.cli import calls
 from tests.padded import left_out, masked_encoder, subsampled
 from tests.runtime import native
 from tests.shaped import Nodes
@@ -81,7 +80,7 @@ def test_outputs_of_a_part_of_the_length(tmp_path):
                 np.testing.assert_allclose(found[name], wanted, atol=1e-5)
     np.save(tmp_path / "x.npy", x)
     given = ["--input", f"x={tmp_path / 'x.npy'}", "--output-dir", str(tmp_path)]
-    subprocess.run([sys.executable, "-m", "flexcomp", "run", tmp_path / "frames.so", *given], check=True, capture_output=True)
+    assert calls.call("run", tmp_path / "frames.so", *given).returncode == 0
     for name, array in found.items():
         np.testing.assert_array_equal(np.load(tmp_path / f"{name}.npy"), array)
 

@@ -176,7 +176,8 @@ def main() -> None:
         token.write_text(TOKEN)
         decodes = is_decoder(asked.library)
         name = "chat" if decodes else asked.library.stem
-        with Server(f"{name}={asked.library}", "--budget", asked.budget, "--token-file", token, token=TOKEN) as server:
+        command = (f"{name}={asked.library}", "--budget", asked.budget, "--token-file", token)
+        with Server(*command, token=TOKEN, is_forked=False) as server:
             print(f"idle: {resident_nbytes(server) / 2**20:.1f} MiB")
             crowds = {}
             if asked.heads or asked.idle:

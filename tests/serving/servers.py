@@ -1,4 +1,4 @@
-"""`flexcomp serve` in a process of its own, as users start it."""
+"""`flexcomp serve` in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.cli import calls
+
 HOST = "127.0.0.1"
 
 
@@ -26,12 +28,20 @@ class Server:
         token: str | None = None,
         env: Mapping[str, str] | None = None,
         program: Sequence[str] = ("-m", "flexcomp"),
+        is_forked: bool = True,
     ) -> None:
-        command = [sys.executable, *program, "serve", *map(str, args), "--port", "0", "--log", "json"]
+        """Without `is_forked`, or in an environment of its own, it is a process that imports everything itself."""
+        command = [*program, "serve", *map(str, args), "--port", "0", "--log", "json"]
         environment = {**os.environ, "FLEXCOMP_PROBE": "0", **(env or {})}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        ends = os.pipe()
+        self._stderr = os.fdopen(ends[0])
+        with open(ends[1], "w") as stderr:
+            if is_forked and env is None:
+                self.process = calls.start(*command, stdout=2, stderr=stderr, env=environment)
+            else:
+                self.process = subprocess.Popen([sys.executable, *command], stderr=stderr, env=environment)
         self.said: list[dict] = []
-        for line in self.process.stderr:
+        for line in self._stderr:
             self.said.append(json.loads(line) if line.startswith("{") else {"event": line})
             if self.said[-1]["event"] == "serving":
                 break
@@ -50,8 +60,9 @@ class Server:
     def __exit__(self, *error: object) -> None:
         self.client.close()
         if self.process.poll() is None:
-            self.process.kill()
+            self.process.send_signal(signal.SIGKILL)
         self._reader.join()
+        self._stderr.close()
         self.process.wait()
 
     def end(self) -> tuple[int, list[dict]]:
@@ -65,7 +76,7 @@ class Server:
         return code, self.said
 
     def _read(self) -> None:
-        for line in self.process.stderr:
+        for line in self._stderr:
             self.said.append(json.loads(line) if line.startswith("{") else {"event": line})
 
     def connection(self) -> socket.socket:

@@ -26,7 +26,7 @@ HEALTH = raw_request("/v2/health/live", b"", method="GET")
 def guarded(first, tmp_path_factory):
     token = tmp_path_factory.mktemp("guarded") / "token"
     token.write_text(crowd.TOKEN)
-    with Server(first.library, "--budget", "20MB", "--token-file", token, token=crowd.TOKEN) as server:
+    with Server(first.library, "--budget", "20MB", "--token-file", token, token=crowd.TOKEN, is_forked=False) as server:
         yield server
 
 
