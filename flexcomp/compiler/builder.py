@@ -348,7 +348,7 @@ def _padding(
 
     def compiled(network: Imported, padded: PaddedRows | None, pads: Padding | None) -> tuple[Artifact, int]:
         types = WeightTypes("float32", partial(evaluate, weights=network.weights), offered=WEIGHT_DTYPES)
-        lowered = lowered_here(network, types, padded=padded, threads=threads, served=served if padded else ())
+        lowered = lowered_here(network, types, padded=padded, threads=threads, served=served)
         return compiled_here(network.name, options.cache, lowered, pads, threads), over_valid(lowered.layers)
 
     return tried_padding(of.pad, of.input_shapes, of.declared, networks, loaded, compiled, report)

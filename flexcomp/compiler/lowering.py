@@ -45,16 +45,18 @@ def fuse_layers(
     rounded_for: CompileTarget | None = None,
     states: StateTypes | None = None,
     padded: bool = False,
+    served: Sequence[tuple[int, int]] = (),
 ) -> tvm.IRModule:
     """Layers without kernels; with `rounded_for` in float32, rounded where that target would have 16 bits.
 
-    Where inputs are `padded`, kernels may be told how many rows are valid.
+    Where inputs are `padded`, kernels may be told how many rows are valid; `served` as for `lowered_here`.
     """
     report("passes", 0, 1)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
     narrowed = (states.slots, states.refused) if states is not None else ()
-    passes = pipeline.transformers(target.machine, on_weights, types.of, measured, *narrowed, padded=padded)
+    unit = replace(target.machine, padded=tuple(served)) if served else target.machine
+    passes = pipeline.transformers(unit, on_weights, types.of, measured, *narrowed, padded=padded)
     simple = pipeline.run(simple, passes, "transformers")
     if states is not None:
         states.require_granted()
@@ -147,12 +149,12 @@ def lowered_here(
     """A network for this machine, with one kernel a layer; `rounded_for` as for `fuse_layers`, `padded` for `lower_layers`.
 
     With the `threads` of a library (None: a thread a core), and the rows that its shapes have and are `served` for, the kernels
-    are the smallest of the library, where that is for this machine.
+    are the smallest of the library, where that is for this machine; those of lengths between are of the same kinds.
     """
     target = resolve_target("native")
     unit = replace(target.machine, threads=_threads(threads, target), padded=tuple(served))
     late = guessed_profile(target).prepared_late
-    fused = fuse_layers(imported, target, None, _quiet, types, rounded_for, padded=padded is not None)
+    fused = fuse_layers(imported, target, None, _quiet, types, rounded_for, padded=padded is not None, served=served)
     return lower_layers(imported, fused, target, unit, "smallest", None, _quiet, DEFAULT_STORE, late, fetch=False, padded=padded)
 
 

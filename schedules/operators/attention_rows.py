@@ -23,8 +23,12 @@ _PRODUCT, _SCORE, _WIDENED = 1.1, 60.0, 3.0
 
 
 def takes(spec: AttentionSpec, unit: VectorUnit) -> bool:
-    """Whether there are so few queries that lanes would be empty."""
-    return spec.queries < unit.width and not spec.positions
+    """Whether there are so few queries that lanes would be empty, in the shape that inputs of this length are padded to.
+
+    Both have one kernel then: another order of sums would move results that are rounded to bytes next.
+    """
+    queries = next((extent for extent, fewest in unit.padded if fewest <= spec.queries <= extent), spec.queries)
+    return queries < unit.width and not spec.positions
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,8 @@ def test_all_threads_have_heads():
 def test_queries_that_fill_lanes_are_in_lanes():
     assert takes(dense(1, 2, 15, 64, 64, 64), ONE_THREAD) and not takes(dense(1, 2, 16, 64, 64, 64), ONE_THREAD)
     assert takes(dense(1, 2, 3, 64, 64, 64), VectorUnit(4, 32)) and not takes(dense(1, 2, 4, 64, 64, 64), VectorUnit(4, 32))
+    served = replace(ONE_THREAD, padded=((16, 8), (7, 1)))
+    assert [takes(dense(1, 2, queries, 64, 64, 64), served) for queries in (7, 8, 15)] == [True, False, False]
 
 
 def test_scratch_of_one_query_is_that_of_its_scores():
