@@ -22,7 +22,7 @@ ROWS = {"x": ("n", WIDTH)}
 STEPS = {"x": ("n", 1, WIDTH)}
 
 
-def tried(model, input_shapes, pad, shapes=None, target="llvm -mcpu=x86-64-v3", **options):
+def tried(model, input_shapes, pad, shapes=None, target="llvm -opt-level=0 -mcpu=x86-64-v3", **options):
     """The record of padding of a network whose own kernels are not compiled."""
     asked = options_of(input_shapes=input_shapes, shapes=shapes or {"n": [4, 8]}, pad=pad, threads=1, **options)
     return prepare_shapes(model, target, asked, compiler=UNCOMPILED)[0].padding

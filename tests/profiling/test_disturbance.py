@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexcomp.plan import Storage
@@ -35,6 +35,7 @@ def test_slices_beside_loads_tell_from_whole_layers_beside_nothing(delay):
     assert disturbance_of(kernels(delay)).delay == pytest.approx(delay, rel=1e-6)
 
 
+@settings(max_examples=30)  # eleven networks each
 @given(st.integers(0, 100))
 def test_chance_is_taken_for_little(seed):
     """Plans ran at speeds that differ by a tenth and loads took nothing: far less is found than such a difference makes."""
