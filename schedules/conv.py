@@ -69,7 +69,7 @@ PARTIAL_TERMS = {"float32": 512, "float16": 128, "bfloat16": 512}
 PAIR, MATRIX = 2, 4  # products of bfloat16 that vdpbf16ps adds up, and bfmmla
 
 _NEON = 4  # float32 lanes
-# A loop of one or two steps over joined columns is unrolled by LLVM, which then loads this many vectors early.
+# A loop of one or two steps inside others over taps is unrolled by LLVM, which then loads this many vectors early.
 _EARLY_LOADS = 5
 
 
@@ -93,7 +93,10 @@ def as_row(spec: ConvSpec) -> ConvSpec:
 
 def unit_for(spec: ConvSpec, unit: VectorUnit) -> VectorUnit:
     """The vector unit that tiles of a layer are chosen for."""
-    few = unit.by_lane and _may_join_columns(spec) and spec.kernel[1] * spec.group_in < 3 * unit.width
+    joins = _may_join_columns(spec)
+    inputs = spec.group_in * (spec.kernel[1] if joins else 1)
+    in_loops = joins or (spec.dtype == "float16" and spec.taps > spec.group_in)
+    few = unit.by_lane and in_loops and inputs < 3 * unit.width
     return replace(unit, registers=unit.registers - _EARLY_LOADS) if few else unit
 
 

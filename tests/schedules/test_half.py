@@ -193,3 +193,14 @@ def test_inner_loops_keep_all_in_registers(core):
             text = compile_module({"kernel": kernel.build()}, target).inspect_source("s")
         found = [loop for loop in loops(text) if loop.fmas and not loop.stores]
         assert found and not sum(loop.spills for loop in found), f"{kernel} for {core}"
+
+
+@pytest.mark.parametrize("core", ["cortex-a55", "cortex-a76", "cortex-x1"])
+def test_unrolled_loops_of_few_inputs_keep_full_tiles_in_registers(core):
+    """LLVM unrolls the loops over two groups of inputs and three columns, and loads of the next ones come early."""
+    target = with_arithmetic(resolve_target(f"llvm -mtriple=aarch64-linux-gnu -mcpu={core}"), "float16")
+    kernel = candidates(half(ConvSpec(1, 55, 55, 16, 64, (3, 3), padding=(1, 1, 1, 1))), target.vector_unit)[0]
+    with target.tvm_target:
+        text = compile_module({"kernel": kernel.build()}, target).inspect_source("s")
+    full = max((loop for loop in loops(text) if not loop.stores), key=lambda loop: loop.fmas)
+    assert full.fmas and not full.spills
