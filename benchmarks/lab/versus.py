@@ -1,15 +1,14 @@
 """Latency compared with another checkout of flexcomp, as `git worktree` makes one: does a change cost anything?
 
     python -m benchmarks.lab.versus OTHER build DIR [NETWORK …]
-    python -m benchmarks.lab.versus OTHER measure DIR [NETWORK …] [--budgets 100,25,10,0] [--rounds 40] [--other-resident]
+    python -m benchmarks.lab.versus OTHER measure DIR [NETWORK …] [--budgets 100,25,10,0] [--rounds 40]
 
 OTHER is a checkout with a `.venv` of its own (`make test` there makes one). `build` builds each network with both; `measure`,
 which wants a quiet machine, opens both libraries in processes of their own, each with its checkout's runtime, and lets
 them take turns within the second, a few inferences each; who begins changes from turn to turn. Budgets are in percent of
 everything resident, and both get the same bytes: those of the library that needs more, so 0 is the smallest budget in which
-both run; with --other-resident the other has everything resident, and this checkout a part of that. Reported is the median over
-turns of the ratio, this checkout over the other, with quartiles, and the largest difference of outputs. The exit status is 1 if
-the median over all networks and budgets exceeds `--limit`.
+both run. Reported is the median over turns of the ratio, this checkout over the other, with quartiles, and the largest
+difference of outputs. The exit status is 1 if the median over all networks and budgets exceeds `--limit`.
 """
 
 from __future__ import annotations
@@ -85,14 +84,14 @@ def build(checkout: Path, folder: Path, names: list[str]) -> None:
     subprocess.run([checkout / ".venv/bin/python", "-c", code, folder, *names], cwd=checkout, check=True)
 
 
-def measure(other: Path, folder: Path, name: str, percent: float, rounds: int, bandwidth: float | None, whole: bool) -> tuple:
-    """The median ratio of one network in one budget, or with everything resident for the other (`whole`)."""
+def measure(other: Path, folder: Path, name: str, percent: float, rounds: int, bandwidth: float | None) -> tuple:
+    """The median ratio of one network in one budget."""
     mine = Contender(HERE, folder / "this" / f"{name}.so", bandwidth)
     theirs = Contender(other, folder / "other" / f"{name}.so", bandwidth)
-    nbytes = budget_in_bytes(percent, (theirs.sizes,) if whole else (mine.sizes, theirs.sizes))
+    nbytes = budget_in_bytes(percent, (mine.sizes, theirs.sizes))
     outputs = []
-    for contender, given in ((mine, nbytes), (theirs, theirs.sizes["resident"] if whole else nbytes)):
-        contender.prepare(given)
+    for contender in (mine, theirs):
+        contender.prepare(nbytes)
         with np.load(contender.ready["outputs"]) as file:
             outputs.append(dict(file))
         Path(contender.ready["outputs"]).unlink()
@@ -127,7 +126,6 @@ def main() -> int:
     parser.add_argument("--budgets", default="100,10", help="in percent of everything resident; 0: the smallest")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--read-bandwidth", type=float, help="imitate storage of so many bytes per second")
-    parser.add_argument("--other-resident", action="store_true", help="the other checkout has all memory it can use")
     json_option(parser, "versus")
     parser.add_argument("--limit", type=float, default=1.01)
     args = parser.parse_args()
@@ -139,7 +137,7 @@ def main() -> int:
     written, table = Results.begin("benchmarks.lab.versus"), Table(COLUMNS)
     for name in args.names:
         for percent in map(float, args.budgets.split(",")):
-            table.add(*measure(other, folder, name, percent, args.rounds, args.read_bandwidth, args.other_resident))
+            table.add(*measure(other, folder, name, percent, args.rounds, args.read_bandwidth))
     written.write(args.json, [table])
     ratios = [row[4] for row in table.rows]
     print(f"in the median {statistics.median(ratios):.3f}, at most {max(ratios):.3f}")
