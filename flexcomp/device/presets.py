@@ -39,6 +39,7 @@ CORES = {
     core.mcpu: core
     for core in (
         Core("cortex-a53", 0.5, 8, 32 * _KIB, 512 * _KIB),
+        Core("cortex-a55", 1, 4, 32 * _KIB, 128 * _KIB, 1024 * _KIB),
         Core("cortex-a72", 1, 7, 32 * _KIB, 1024 * _KIB),
         Core("cortex-a75", 1, 7, 64 * _KIB, 256 * _KIB, 2048 * _KIB),
         Core("cortex-a76", 2, 4, 64 * _KIB, 512 * _KIB, 2048 * _KIB),

@@ -127,6 +127,7 @@ def test_tiles_know_the_core():
     small, large = (resolve_target(name).vector_unit for name in ("raspberry-pi-4b", "pixel-6-pro"))
     assert small.by_lane and large.by_lane and not resolve_target("llvm -mtriple=x86_64-linux-gnu").vector_unit.by_lane
     assert small.independent_fmas == 7
+    assert resolve_target("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a55").vector_unit.independent_fmas == 4
     assert large.independent_fmas == resolve_target("aarch64").vector_unit.independent_fmas == 16
 
 
