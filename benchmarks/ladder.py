@@ -46,8 +46,7 @@ from flexcomp.device.copies import cache_of_copies
 from flexcomp.device.profile import DeviceProfile, load_profile
 from flexcomp.device.target import resolve_target
 from flexcomp.errors import BudgetError
-from flexcomp.network.lowered import traffic_of
-from flexcomp.profiling.fitting import fit
+from flexcomp.profiling.fitting import fit, operand_bytes
 from flexcomp.program.prediction import LayerTime, Prediction
 from flexcomp.program.program import Program
 from flexcomp.report.replanned import bound_s
@@ -171,7 +170,7 @@ def prediction_of(program: Program, profile: DeviceProfile, threads: int) -> Pre
     """The times that plans of this program would be judged by."""
     layers = tuple(
         LayerTime(
-            profile.layer_seconds(layer, float(layer.flops), traffic_of(layer, program.values), threads),
+            profile.layer_seconds(layer, float(layer.flops), operand_bytes(layer), threads),
             profile.slice_seconds(layer, threads),
         )
         for layer in program.layers

@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .conv import DirectEmitter, as_row, sums_in_registers
 from .direct_work import float32_flops, with_products
-from .family import DEEP, Candidate, Family
+from .family import Candidate, Family
 from .row_bands import Bands, row_kernel
 from .tiles.emit import converted, maybe_serial, vector
 from .tiles.panel import panel_of
@@ -167,10 +167,5 @@ def _most_rows(spec: ConvSpec, unit: VectorUnit) -> int:
     return rows
 
 
-def _probe(unit: VectorUnit) -> Iterator[tuple[ConvSpec, Candidate]]:
-    probed = replace(DEEP, groups=DEEP.in_channels)
-    return ((probed, one) for one in _candidates(probed, unit))
-
-
 _BANDS = Bands(ConvSpec, kernel, "depthwise")
-FAMILY = Family("depthwise", ConvSpec, _candidates, _trials, dtypes=tuple(ARITHMETIC), bands=_BANDS, probe=_probe)
+FAMILY = Family("depthwise", ConvSpec, _candidates, _trials, dtypes=tuple(ARITHMETIC), bands=_BANDS)

@@ -21,7 +21,7 @@ from tvm.script.ir_builder import tirx as T
 from .conv import as_row, sums_in_registers
 from .depthwise import ChannelEmitter
 from .direct_work import direct_work, float32_flops, with_products
-from .family import DEEP, OTHER, Candidate, Family
+from .family import OTHER, Candidate, Family
 from .row_bands import Bands, row_kernel
 from .tiles.panel import panel_of
 from .tiles.spec import ARITHMETIC, ConvSpec
@@ -103,11 +103,5 @@ def _trials(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
             yield _candidate(spec, replace(_tile(spec, unit), rows=rows), unit)
 
 
-def _probe(unit: VectorUnit) -> Iterator[tuple[ConvSpec, Candidate]]:
-    size = unit.width // 2
-    probed = replace(DEEP, groups=DEEP.in_channels // size)
-    return ((probed, one) for one in _candidates(probed, unit))
-
-
 _BANDS = Bands(ConvSpec, kernel, "grouped")
-FAMILY = Family("grouped", ConvSpec, _candidates, _trials, dtypes=tuple(ARITHMETIC), bands=_BANDS, group=OTHER, probe=_probe)
+FAMILY = Family("grouped", ConvSpec, _candidates, _trials, dtypes=tuple(ARITHMETIC), bands=_BANDS, group=OTHER)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import numpy as np
 import tvm_ffi
@@ -44,12 +44,9 @@ _IN_TURNS_NBYTES = 256 << 20, 1 << 30
 _IN_TURNS_CACHES = 2
 _SHARED_IN_TURNS = 16  # threads for which there is another panel: cores have up to 4 MiB of cache each for themselves
 _TOGETHER_NBYTES = 256 << 20  # at least, that threads read together: starting them takes less than a tenth of a millisecond
-# Weights beyond the caches that cores have for themselves, but not beyond the last level; and some for half of a core's own one.
+# Weights beyond the caches that cores have for themselves, but not beyond the last level.
 _CACHED = ConvSpec(1, 1, 1, 1024, 1024)
-_PART_OF_OWN = 0.5
-_FEWEST_CHANNELS = 64  # whole registers of any machine
 _FEWEST, _MOST = 3, 100  # calls
-_MOST_PANELS = 1024
 _PASSES = 3  # in which rates of kernels, and how many operations fit into reading a byte, follow from each other
 
 
@@ -64,7 +61,6 @@ class KernelRates:
     all_memory_bytes_per_s: float = 0.0
     all_last_level_bytes_per_s: float = 0.0
     prepare_bytes_per_s: float = 0.0  # of one thread that makes weights for kernels of several families; 0: none are made
-    second_level_bytes_per_s: float = 0.0
     varying: float = 1.0  # by how many times the two best rounds differ, of the kernel with which they differ most
 
 
@@ -89,10 +85,9 @@ def _measured(
     unit = replace(target.vector_unit, threads=1, memory=replace(USUAL, second_nbytes=second, last_nbytes=last, is_slow=slow))
     probes = representatives(unit)
     (reader,) = (family for family, *_ in probes if family.bound_by == READING)
-    inside = {"cached": _CACHED, "own": _own(second)}
-    kept = {name: next(iter(reader.candidates(spec, unit))) for name, spec in inside.items()}
-    kernels = {kernel.measured_as: kernel for *_, kernel in probes} | kept
-    specs = {kernel.measured_as: spec for _, spec, kernel in probes} | inside
+    cached = next(iter(reader.candidates(_CACHED, unit)))
+    kernels = {kernel.measured_as: kernel for *_, kernel in probes} | {"cached": cached}
+    specs = {kernel.measured_as: spec for _, spec, kernel in probes} | {"cached": _CACHED}
     symbols = {name: name.replace(" ", "_") for name in kernels}
     ways = {name: way for name in specs if (way := _preparation(specs[name], kernels[name], unit))}
     code = {symbols[name]: _serial(kernel.build()) for name, kernel in kernels.items()}
@@ -101,7 +96,7 @@ def _measured(
     nbytes = min(most, max(least, _IN_TURNS_CACHES * last))
     memory = _filled((nbytes // 4,))
     calls = {
-        name: _Calls(module[symbols[name]], specs[name], kernel, memory, 1 if name in inside else _MOST_PANELS)
+        name: _Calls(module[symbols[name]], specs[name], kernel, memory, 1 if name == "cached" else None)
         for name, kernel in kernels.items()
     }
     with ThreadPoolExecutor(threads) as pool:
@@ -116,8 +111,7 @@ def _measured(
                 measured[name] = lambda jobs=jobs: _together(pool, jobs, clock, thread_clock)
         seconds, varying = _agreed(measured)
     far_rate = kernels[reader.name].weight_nbytes / seconds[reader.name]
-    last_level = max(far_rate, kept["cached"].weight_nbytes / seconds["cached"])
-    second_level = max(last_level, kept["own"].weight_nbytes / seconds["own"])
+    last_level = max(far_rate, cached.weight_nbytes / seconds["cached"])
     rates: dict[str, float] = {}
     for _ in range(_PASSES):
         rates = {
@@ -131,27 +125,11 @@ def _measured(
     slowness = {name: direct / rate for name, rate in rates.items()}
     prepared = {name: way.prepared.blocks * way.prepared.block_nbytes for name, way in ways.items()}
     prepare_rate = sum(prepared.values()) / sum(seconds[f"prepare {name}"] for name in ways) if ways else 0.0
-    one = KernelRates(
-        direct,
-        far_rate,
-        last_level,
-        slowness,
-        prepare_bytes_per_s=prepare_rate,
-        second_level_bytes_per_s=second_level,
-        varying=varying,
-    )
     if threads == 1:
-        return one
+        return KernelRates(direct, far_rate, last_level, slowness, prepare_bytes_per_s=prepare_rate, varying=varying)
     all_memory = max(far_rate, calls[reader.name].read_together(threads) / seconds["far"])
     all_last_level = max(last_level, all_memory, threads * calls["cached"].read_together(1) / seconds["near"])
-    return replace(one, all_memory_bytes_per_s=all_memory, all_last_level_bytes_per_s=all_last_level)
-
-
-def _own(nbytes: int) -> ConvSpec:
-    """A layer whose weights stay in a cache of so many bytes."""
-    inputs = _CACHED.in_channels
-    channels = int(_PART_OF_OWN * nbytes) // (4 * inputs)
-    return replace(_CACHED, out_channels=max(_FEWEST_CHANNELS, channels - channels % _FEWEST_CHANNELS))
+    return KernelRates(direct, far_rate, last_level, slowness, all_memory, all_last_level, prepare_rate, varying)
 
 
 def _work(family: Family, spec: ConvSpec, kernel: Candidate, unit: VectorUnit) -> float:
@@ -189,14 +167,14 @@ def _serial(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 class _Calls:
-    """Calls of a kernel, with panels of weights in turns, as many as fit memory that other kernels use, too, or `panels`."""
+    """Calls of a kernel, with panels of weights in turns, so many or all that fit memory that other kernels use, too."""
 
     def __init__(
-        self, function: Callable[..., object], spec: ConvSpec, kernel: Candidate, memory: tvm_ffi.Tensor, panels: int
+        self, function: Callable[..., object], spec: ConvSpec, kernel: Candidate, memory: tvm_ffi.Tensor, panels: int | None
     ) -> None:
         self.function, self.spec, self.kernel = function, spec, kernel
         self.x = _filled((spec.batch, spec.height, spec.width, spec.in_channels))
-        self.panels = _in_a_row(np.from_dlpack(memory), kernel.panel.shape, panels)
+        self.panels = _in_a_row(np.from_dlpack(memory), kernel.panel.shape)[:panels]
         self.scratch = [*map(_filled, kernel.scratch)]
 
     def seconds(self, clock: Callable[[], float]) -> float:
@@ -252,11 +230,10 @@ def _preparing(function: Callable[..., object], way: Preparation, memory: tvm_ff
     return [partial(function, stored, 0, way.prepared.blocks, prepared) for stored, prepared in places]
 
 
-def _in_a_row(floats: np.ndarray, shape: tuple[int, ...], most: int = _MOST_PANELS) -> list[tvm_ffi.Tensor]:
-    """As many tensors as there is room for, or `most`."""
+def _in_a_row(floats: np.ndarray, shape: tuple[int, ...]) -> list[tvm_ffi.Tensor]:
+    """As many tensors as there is room for."""
     size = math.prod(shape)
-    starts = islice(range(0, len(floats) - size + 1, size), most)
-    return [tvm_ffi.from_dlpack(floats[at : at + size].reshape(shape)) for at in starts]
+    return [tvm_ffi.from_dlpack(floats[at : at + size].reshape(shape)) for at in range(0, len(floats) - size + 1, size)]
 
 
 def _least_seconds(calls: Sequence[Callable[[], object]], clock: Callable[[], float]) -> float:

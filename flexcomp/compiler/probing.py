@@ -37,7 +37,7 @@ from .kernel_rates import VARYING, measure_kernels
 STEP = 1.05  # figures are powers of this, by which least times of two probes hardly differ: builds repeat
 MOST_FILES = 64
 # What is measured: other measurements are not remembered as that.
-_WHAT = "loader by pages, kernels of seven kinds that ask slow memory ahead, preparing, memory and two caches of one and all"
+_WHAT = "loader by pages, kernels of five kinds that ask slow memory ahead, preparing, memory and caches of one thread and all"
 _log = logging.getLogger(__name__)
 _VARIABLE = "FLEXCOMP_PROBE"
 _NO = {"0", "false", "f", "no", "n", "off"}  # as on the command line
@@ -117,7 +117,7 @@ def _measured(folder: Path, target: CompileTarget) -> tuple[DeviceProfile, float
         storage_bytes_per_s=rounded(storage.bytes_per_s),
         load_latency_s=rounded(max(storage.latency_s, 1e-6)),
     )
-    known = ("second_level_bytes_per_s", "last_level_bytes_per_s", "all_memory_bytes_per_s", "all_last_level_bytes_per_s")
+    known = ("last_level_bytes_per_s", "all_memory_bytes_per_s", "all_last_level_bytes_per_s")
     profile = replace(
         profile,
         **{name: rounded(rate) if (rate := getattr(kernels, name)) else 0.0 for name in known},

@@ -14,22 +14,12 @@ from flexcomp.errors import InputError
 from flexcomp.files import replacing
 from flexcomp.json_text import parse
 from flexcomp.plan import SLICE_S, Storage
-from flexcomp.program import COPIED_NBYTES, CountArg, FirstArg, Layer, ValidArg, ValueArg, Weights
+from flexcomp.program import COPIED_NBYTES, CountArg, FirstArg, Layer, ValidArg, ValueArg, WeightArg, Weights
 from flexcomp.schedules import registry
 
 from .presets import Preset
 
 FORMAT = "flexcomp.device.1"
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes that a kernel reads and writes."""
-
-    weights: float
-    values: float = 0.0  # of tensors
-    # That pass through the caches until they are touched again: weights and tensors, whole ones where only parts are touched.
-    passing: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -70,8 +60,7 @@ class DeviceProfile:
     all_memory_bytes_per_s: float = 0.0  # the same of all cores together; 0: not known
     last_level_bytes_per_s: float = 0.0  # read by one thread's kernels from the last-level cache; 0: not known
     all_last_level_bytes_per_s: float = 0.0  # the same of all cores together; 0: not known
-    second_level_bytes_per_s: float = 0.0  # read by one thread's kernels from a cache that its core has for itself; 0: not known
-    second_level_bytes: float = 0.0  # of that cache; 0: not known
+    second_level_bytes: float = 0.0  # of the cache that a core has for itself; 0: not known
     last_level_bytes: float = 0.0  # that stay in the last-level cache while others use it, too; 0: not known
     storage_bytes_per_s: float = 1.0e9  # sequential reads past the page cache
     copy_bytes_per_s: float = 0.0  # from host memory to a GPU's; 0: nothing is copied, or included in the rate of storage
@@ -143,36 +132,27 @@ class DeviceProfile:
             small_pages=self.load_small_pages,
         )
 
-    def seconds(self, flops: float, traffic: Traffic, threads: int) -> float:
-        """Predicted time of a kernel that does `flops` operations.
+    def seconds(self, flops: float, nbytes: int, threads: int, weights: int | None = None) -> float:
+        """Predicted time of a kernel that does `flops` operations on `nbytes` bytes of operands.
 
-        Reading its weights from memory, and tensors from the cores' own caches, goes on meanwhile. It waits for the part of the
-        tensors that these caches do not keep.
+        Of these, `weights` come from memory, and others from the caches, where they fit; by default all come from memory.
         """
+        values = 0 if weights is None else nbytes - weights
         memory, last_level = self.memory_rate(threads), self.last_level_rate(threads)
-        far = 0.0
-        if last_level and (own := self._own_bytes(threads)):
-            far = min(1.0, max(0.0, traffic.passing / own - _ALL_KEPT)) * traffic.values
-        near_rate = threads * self.second_level_bytes_per_s or last_level or memory
-        far_rate = last_level if traffic.passing <= self.last_level_bytes else memory
-        moved_s = traffic.weights / memory + (traffic.values - far) / near_rate
-        waiting_s = far / far_rate if far else 0.0
-        return self.step_overhead_s + max(flops / (self.flops_per_s * threads), moved_s) + waiting_s
+        cached = 0 < values <= self.last_level_bytes and last_level > 0
+        moved_s = (nbytes - values) / memory + values / (last_level if cached else memory)
+        return self.step_overhead_s + max(flops / (self.flops_per_s * threads), moved_s)
 
-    def _own_bytes(self, threads: int) -> float:
-        """Of the caches that so many cores have for themselves; of a shared one where no larger one lies behind it."""
-        return self.second_level_bytes * (threads if self.last_level_bytes > self.second_level_bytes else 1)
-
-    def layer_seconds(self, layer: Layer, work: float, traffic: Traffic, threads: int) -> float:
+    def layer_seconds(self, layer: Layer, work: float, nbytes: int, threads: int) -> float:
         """Predicted time of a layer in one call: its kernel's if measured, else by the rates of its family."""
+        weights = sum(arg.type.nbytes for arg in layer.args if isinstance(arg, WeightArg))
         if threads != self.threads:
-            return self.seconds(work, traffic, threads)
+            return self.seconds(work, nbytes, threads, weights)
         if known := self.kernels.get(kernel_key(layer)):
             return known.seconds
         if rate := self.families.get(family(layer)):
-            moved = traffic.weights + traffic.values
-            return self.step_overhead_s + layer.flops * rate.seconds_per_flop + moved * rate.seconds_per_byte
-        return self.seconds(work, traffic, threads)
+            return self.step_overhead_s + layer.flops * rate.seconds_per_flop + nbytes * rate.seconds_per_byte
+        return self.seconds(work, nbytes, threads, weights)
 
     def slice_seconds(self, layer: Layer, threads: int) -> float:
         """Seconds that each further slice adds to a layer: a call, and the kernel's preparation of its input."""
@@ -208,14 +188,9 @@ _FRESH_BYTES = 4.0
 _DELAY = 0.25
 
 
-# The rates of the last level and of a core's own cache over that of memory, if not measured; and the part of the last level that
-# others leave to weights.
+# The last-level cache's rate over that of memory, if not measured; and the part of the cache that others leave to weights.
 _LAST_LEVEL = 2.0
-_SECOND_LEVEL = 4.0
 PART_OF_LAST_LEVEL = 0.5
-# Other layers' tensors pass through a core's own cache, too, before a layer reads what was written: of what passes in one layer
-# all is kept up to this part of the cache, and none from the whole cache more.
-_ALL_KEPT = 0.5
 # Cost of a load in a queue with others, as a part of the latency, if not measured: with eight
 # in flight, reads of 8 KiB took a seventh of the latency each.
 QUEUED = 1 / 16
@@ -241,7 +216,6 @@ def default_profile(vector_width: int, preset: Preset | None = None) -> DevicePr
         profile,
         all_memory_bytes_per_s=preset.all_memory_bytes_per_s,
         last_level_bytes_per_s=_LAST_LEVEL * preset.memory_bytes_per_s,
-        second_level_bytes_per_s=_SECOND_LEVEL * preset.memory_bytes_per_s,
         second_level_bytes=float(core.l2_nbytes),
         last_level_bytes=PART_OF_LAST_LEVEL * (core.l3_nbytes or core.l2_nbytes),
     )
@@ -326,7 +300,7 @@ def _table(document: dict, name: str) -> list[tuple[str, object]]:
 
 _MAY_BE_ZERO = (
     "slice_s", "copy_bytes_per_s", "load_overhead_s", "load_latency_s", "load_disturbance", "load_cache_bytes", "wake_s",
-    "prepare_bytes_per_s", "last_level_bytes_per_s", "second_level_bytes_per_s", "second_level_bytes", "last_level_bytes",
+    "prepare_bytes_per_s", "last_level_bytes_per_s", "second_level_bytes", "last_level_bytes",
     "all_memory_bytes_per_s", "all_last_level_bytes_per_s",
     "step_overhead_s", "seconds_per_flop", "seconds_per_byte",
     "alpha", "beta", "gamma", "eta",

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from flexcomp.device import DeviceProfile
 from flexcomp.passes.attributes import CANDIDATES
-from flexcomp.program import Candidate, Value, worth_recording
+from flexcomp.program import Candidate, ValueArg, worth_recording
 
 from .forms import layer_seconds
-from .lowered import traffic_of
 from .variants import Network
 
 
@@ -25,22 +21,20 @@ def layer_candidates(network: Network, profile: DeviceProfile, threads: int) -> 
         nbytes = layer.weights.nbytes if layer.weights else 0
         candidate = Candidate(layer.implementation, seconds[index], layer.scratch_nbytes, nbytes)
         held.setdefault(network.base_of(index), {})[candidate.kernel] = candidate
-    values = network.values
-    candidates = [_candidates(network, base, own, profile, threads, values) for base, own in sorted(held.items())]
+    candidates = [_candidates(network, base, own, profile, threads) for base, own in sorted(held.items())]
     return {layer.name: candidates[network.base_of(i)] if i in whole else [] for i, layer in enumerate(layers)}
 
 
 def _candidates(
-    network: Network, base: int, held: dict[str, Candidate], profile: DeviceProfile, threads: int, values: Sequence[Value]
+    network: Network, base: int, held: dict[str, Candidate], profile: DeviceProfile, threads: int
 ) -> list[Candidate]:
     layer = network.base.layers[base]
     tried = (network.kernels[layer.kernel].attrs or {}).get(CANDIDATES, ())
     if len(tried) < 2:
         return []
-    own = traffic_of(layer, values)
+    values = sum(arg.touched_nbytes for arg in layer.args if isinstance(arg, ValueArg))
     candidates = dict(held)
     for name, scratch, weights, work in tried:
-        traffic = replace(own, weights=int(weights), passing=own.passing - own.weights + int(weights))
-        seconds = profile.seconds(float(work), traffic, threads)
+        seconds = profile.seconds(float(work), values + int(weights), threads, int(weights))
         candidates.setdefault(str(name), Candidate(str(name), seconds, int(scratch), int(weights)))
     return worth_recording(list(candidates.values()), lambda candidate: candidate.kernel in held)

@@ -12,7 +12,7 @@ from flexcomp.program import Layer, Value
 from . import preparing
 from .fetching import fetch_seconds
 from .in_place import lives_of_places, shared_places
-from .lowered import traffic_of
+from .lowered import operand_bytes
 from .value_uses import planned_values
 from .variants import Choice, Network
 
@@ -92,9 +92,8 @@ def costs_of(network: Network, profile: DeviceProfile, threads: int) -> Costs:
 def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> list[float]:
     """The time of every layer, alternative and band, measured or else predicted, in the order of `network.layers`."""
     work = [*network.base.work, *(other.work for other in (*network.alternatives, *network.bands))]
-    values = network.values
     predicted = [
-        profile.layer_seconds(layer, operations, traffic_of(layer, values), threads)
+        profile.layer_seconds(layer, operations, operand_bytes(layer), threads)
         for layer, operations in zip(network.layers, work, strict=True)
     ]
     measured = [*network.base.seconds, *(alternative.seconds for alternative in network.alternatives)]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from tvm import tirx
 
 from flexcomp.deferred import Array
-from flexcomp.device import Traffic
 from flexcomp.program import ALIGN, Layer, Port, State, Value, ValueArg, WeightArg
 from flexcomp.schedules.row_bands import RowKernel
 
@@ -64,12 +63,8 @@ class Lowered:
         return dict(sorted(lives.items()))
 
 
-def traffic_of(layer: Layer, values: Sequence[Value]) -> Traffic:
-    """What a layer of these values reads and writes; of a table no more than the rows that are looked up."""
-    args = [arg for arg in layer.args if isinstance(arg, ValueArg)]
-    touched = sum(arg.touched_nbytes for arg in args)
+def operand_bytes(layer: Layer) -> int:
+    """Bytes that a layer reads and writes, weights included; of a table no more than the rows that are looked up."""
+    values = sum(arg.touched_nbytes for arg in layer.args if isinstance(arg, ValueArg))
     weights = sum(arg.type.nbytes for arg in layer.args if isinstance(arg, WeightArg))
-    if layer.implementation == "embedding":
-        weights = min(weights, touched)
-    whole = sum(values[index].nbytes for index in {arg.value for arg in args})
-    return Traffic(weights, touched, weights + whole)
+    return values + (min(weights, values) if layer.implementation == "embedding" else weights)

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import pytest
 
-from flexcomp.device import Traffic, default_profile, guessed_profile, machine_of, rates_profile, resolve_target
+from flexcomp.device import default_profile, guessed_profile, machine_of, rates_profile, resolve_target
 from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.memory import USUAL, Memory
 from flexcomp.schedules.tiles.spec import ConvSpec
@@ -68,38 +68,10 @@ def test_slow_memory_takes_kernels_with_fewer_weights():
     assert fastest(replace(same, slowness=MappingProxyType({"winograd": 3.0}))).family != "winograd"
 
 
-def seconds_of(profile, traffic, threads=1, flops=0.0):
-    return profile.seconds(flops, traffic, threads) - profile.step_overhead_s
-
-
-def test_tensors_come_from_the_caches_that_keep_them():
-    mib = 1 << 20
-    own = replace(MEASURED, second_level_bytes_per_s=8.0e10)  # 2 MiB; behind it a last level with 20
-    assert seconds_of(own, Traffic(mib // 2, mib // 2, mib)) == pytest.approx(mib / 2 / 1e10 + mib / 2 / 8e10)
-    assert seconds_of(own, Traffic(0, 2 * mib, 2 * mib)) == pytest.approx(mib / 8e10 + mib / 2e10)
-    assert seconds_of(own, Traffic(0, 3 * mib, 3 * mib)) == pytest.approx(3 * mib / 2e10)
-    assert seconds_of(own, Traffic(0, mib, 8 * mib)) == pytest.approx(mib / 2e10)  # a part of a large one
-    assert seconds_of(own, Traffic(0, 64 * mib, 64 * mib)) == pytest.approx(64 * mib / 1e10)
-    assert seconds_of(own, Traffic(0, 2 * mib, 2 * mib), threads=2) == pytest.approx(2 * mib / 16e10)  # in two caches
-    one = replace(own, last_level_bytes=float(mib))  # of all cores
-    assert seconds_of(one, Traffic(0, 4 * mib, 4 * mib), threads=2) == pytest.approx(4 * mib / 1e10)
-
-
-def test_computing_waits_for_tensors_that_no_cache_of_its_core_keeps():
-    own, mib = replace(MEASURED, second_level_bytes_per_s=8.0e10), 1 << 20
-    assert seconds_of(own, Traffic(mib // 2, mib // 2, mib), flops=1.2e9) == pytest.approx(1e-2)
-    assert seconds_of(own, Traffic(mib, 7 * mib, 8 * mib), flops=1.2e9) == pytest.approx(1e-2 + 7 * mib / 2e10)
-
-
-def test_all_come_from_memory_where_no_cache_is_known():
-    unknown = rates_profile(1.2e11, 1.0e10, 1e9, 1e-4)
-    assert seconds_of(unknown, Traffic(1000, 5000, 6000), flops=1.0) == pytest.approx(6000 / 1e10)
-    old = replace(MEASURED, second_level_bytes=0.0)  # a profile of before
-    assert seconds_of(old, Traffic(1000, 5000, 6000)) == pytest.approx(1000 / 1e10 + 5000 / 2e10)
-
-
-def test_boards_bring_the_rates_of_their_caches():
-    target = resolve_target("raspberry-pi-5")
-    board, mib = guessed_profile(target), 1 << 20
-    small, large = (seconds_of(board, Traffic(0, nbytes, nbytes)) / nbytes for nbytes in (mib // 4, mib))
-    assert large == pytest.approx(1 / 18e9) and small < large
+def test_values_come_from_caches_where_they_fit():
+    per_byte = [(MEASURED.seconds(0.0, n + (1 << 20), 1, 1 << 20) - MEASURED.step_overhead_s) for n in (1 << 20, 64 << 20)]
+    assert per_byte[0] == pytest.approx((1 << 20) / 1e10 + (1 << 20) / 2e10)
+    assert per_byte[1] == pytest.approx((65 << 20) / 1e10)
+    both = replace(MEASURED, all_memory_bytes_per_s=3.0e10, all_last_level_bytes_per_s=7.0e10)
+    together = both.seconds(0.0, 2 << 20, 4, 1 << 20) - both.step_overhead_s
+    assert together == pytest.approx((1 << 20) / 3e10 + (1 << 20) / 7e10)

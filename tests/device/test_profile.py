@@ -14,7 +14,6 @@ from flexcomp.device.profile import (
     DeviceProfile,
     FamilyRate,
     KernelTime,
-    Traffic,
     default_profile,
     family,
     kernel_key,
@@ -125,6 +124,6 @@ def test_plans_are_made_for_the_measured_device(plain, tmp_path):
 
 def test_what_was_not_measured_goes_by_its_family(plain):
     direct = next(layer for layer in plain.layers if family(layer) == "direct")
-    assert MEASURED.layer_seconds(direct, 1.0, Traffic(10**8, 9 * 10**8), 1) == pytest.approx(direct.flops * 1e-11 + 0.1 + 1e-6)
+    assert MEASURED.layer_seconds(direct, 1.0, 10**9, 1) == pytest.approx(direct.flops * 1e-11 + 0.1 + 1e-6)
     # at another number of threads nothing is known but the rates of one thread
-    assert MEASURED.layer_seconds(direct, 1e9, Traffic(100), 2) == MEASURED.seconds(1e9, Traffic(100), 2)
+    assert MEASURED.layer_seconds(direct, 1e9, 100, 2) == MEASURED.seconds(1e9, 100, 2)

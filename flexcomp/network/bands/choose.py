@@ -8,16 +8,14 @@ loads the weights of its layers again.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flexcomp import plan
-from flexcomp.device import Traffic
 from flexcomp.plan import finest_segment
 from flexcomp.program import ValueArg
 
-from ..lowered import Lowered, traffic_of
+from ..lowered import Lowered, operand_bytes
 from .split import Chain, Region, chain_of
 
 # Layers of a region at most: the halo grows with each, and so does the work that is done twice.
@@ -52,11 +50,11 @@ class _Option:
 
 
 def splits(
-    lowered: Lowered, problem: plan.Problem, seconds_of: Callable[[float, Traffic], float]
+    lowered: Lowered, problem: plan.Problem, seconds_of: Callable[[float, int], float]
 ) -> tuple[Split, ...]:
     """Ways to split a network into bands, the one with the smallest memory first; none if bands do not help.
 
-    `problem` is the network with whole layers; `seconds_of(work, traffic)` predicts the time of a kernel.
+    `problem` is the network with whole layers; `seconds_of(work, nbytes)` predicts the time of a kernel.
     """
     if not problem.layers:
         return ()
@@ -97,7 +95,7 @@ def spread(found: Sequence[Split]) -> list[Split]:
 class _Options:
     """The regions of a network and their memory, each examined once."""
 
-    def __init__(self, lowered: Lowered, problem: plan.Problem, seconds_of: Callable[[float, Traffic], float]) -> None:
+    def __init__(self, lowered: Lowered, problem: plan.Problem, seconds_of: Callable[[float, int], float]) -> None:
         self.lowered, self.problem, self.seconds_of = lowered, problem, seconds_of
         self.bounds = plan.layer_bounds(problem)
         self.lives = lowered.lifetimes()
@@ -171,28 +169,19 @@ class _Options:
             for live, layer in zip(chain.inner_nbytes(rows), layers, strict=True)
         )
         steps = len(parts) * (region.stop - region.start)
-        return _Option(region, plan.PAGE * -(-peak // plan.PAGE), self._added_seconds(chain, parts, inner), steps)
+        return _Option(region, plan.PAGE * -(-peak // plan.PAGE), self._added_seconds(chain, region, parts), steps)
 
-    def _added_seconds(self, chain: Chain, parts: Sequence, inner: set[int]) -> float:
+    def _added_seconds(self, chain: Chain, region: Region, parts: Sequence) -> float:
         storage = self.problem.storage
         added = 0.0
         for position, link in enumerate(chain.links):
-            planned, work = self.problem.layers[link.layer], self.lowered.work[link.layer]
-            shares = Counter(rows[position].count / link.kernel.out_rows for rows in parts)
-            traffic = {share: self._traffic(link.layer, share, inner) for share in shares}
-            added += sum(count * self.seconds_of(work * share, traffic[share]) for share, count in shares.items())
-            added -= planned.seconds
+            layer, planned = self.lowered.layers[link.layer], self.problem.layers[link.layer]
+            shares = [rows[position].count / link.kernel.out_rows for rows in parts]
+            work, nbytes = self.lowered.work[link.layer], operand_bytes(layer)
+            added += sum(self.seconds_of(work * share, int(nbytes * share)) for share in shares) - planned.seconds
             if planned.weights:
                 added += (len(parts) - 1) * storage.seconds_of(planned.weights)
         return added
-
-    def _traffic(self, index: int, share: float, inner: set[int]) -> Traffic:
-        """What a band of a layer reads and writes: of `inner` values only this share exists."""
-        layer = self.lowered.layers[index]
-        whole = traffic_of(layer, self.lowered.values)
-        shared = {arg.value for arg in layer.args if isinstance(arg, ValueArg)} & inner
-        absent = (1 - share) * sum(self.lowered.values[value].nbytes for value in shared)
-        return Traffic(share * whole.weights, share * whole.values, whole.passing - absent)
 
 
 def _cost(part: tuple) -> tuple[float, int]:

@@ -23,7 +23,7 @@ def in_bands(planning: Planning, profile: DeviceProfile, threads: int) -> Planni
     """
     smallest = planning.whole[0]
     network = planning.network
-    found = splits(network.base, smallest.problem, lambda work, traffic: profile.seconds(work, traffic, threads))
+    found = splits(network.base, smallest.problem, lambda work, nbytes: profile.seconds(work, nbytes, threads))
     if not found:
         return planning
     book = BandBook(network.base)

@@ -10,15 +10,15 @@ from benchmarks.networks.graph import Graph
 from flexcomp import plan
 from flexcomp.compiler import pipeline
 from flexcomp.compiler.weights import evaluate
-from flexcomp.device.profile import Traffic, default_profile
+from flexcomp.device.profile import default_profile
 from flexcomp.device.target import resolve_target
 from flexcomp.frontend import load_model
 from flexcomp.network import Lowered, lower
 from flexcomp.network.bands.choose import Split, splits, spread
 from flexcomp.network.bands.split import BandBook, Region, chain_of
-from flexcomp.network.forms import costs_of, form_of, layer_seconds
+from flexcomp.network.forms import costs_of, form_of
 from flexcomp.network.variants import merge
-from flexcomp.program.program import ALIGN, ValueArg, WeightArg
+from flexcomp.program.program import ALIGN, ValueArg
 from flexcomp.schedules.row_bands import Rows
 
 
@@ -130,33 +130,8 @@ def test_the_same_bands_are_made_once(stem):
     assert len(book.kernels) == 8
 
 
-def test_bands_that_fit_a_core_s_cache_do_not_wait_as_their_layers_do(stem):
-    """Layer 2 reads and writes 24 KiB beside 9 KiB of weights, and a band of it 17 KiB; layer 1's bands read a whole tensor."""
-    book = BandBook(stem)
-    first, second = (book.bands[i].layer.name for i in book.add(Region(1, 4, 4))[:2])
-    network = replace(merge([stem]), bands=tuple(book.bands), band_values=tuple(book.values))
-    fast = replace(
-        default_profile(8), second_level_bytes=float(64 << 10), second_level_bytes_per_s=1e11, last_level_bytes=float(1 << 20),
-        last_level_bytes_per_s=1e11,
-    )  # fmt: skip
-    slow = replace(fast, last_level_bytes_per_s=1e9)
-    names = [layer.name for layer in network.layers]
-    times = (layer_seconds(network, profile, 1) for profile in (slow, fast))
-    waits = dict(zip(names, (a - b for a, b in zip(*times, strict=True)), strict=True))
-    assert waits[stem.layers[2].name] == pytest.approx((57 / 64 - 0.5) * 48 * 1024 * (1e-9 - 1e-11), rel=0.01)
-    assert waits[second] == 0 < waits[first]
-
-
-def test_splits_count_on_bands_that_fit_a_core_s_cache(stem):
-    seen = []
-    splits(stem, problem_of(stem), lambda work, traffic: seen.append(traffic) or seconds_of(work, traffic))
-    weights = sum(arg.type.nbytes for arg in stem.layers[2].args if isinstance(arg, WeightArg))
-    inside = [one for one in seen if one.passing - one.values == pytest.approx(weights)]
-    assert inside and all(one.weights < weights and one.values < 48 * 1024 for one in inside)
-
-
-def seconds_of(work: float, traffic: Traffic) -> float:
-    return 1e-6 + work * 1e-11 + (traffic.weights + traffic.values) * 1e-10
+def seconds_of(work: float, nbytes: int) -> float:
+    return 1e-6 + work * 1e-11 + nbytes * 1e-10
 
 
 def problem_of(network: Lowered) -> plan.Problem:
